@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
@@ -137,6 +137,35 @@ UNCONFIRMED = "unconfirmed:"
 """Prefix of signs with the reason why no fresh container confirmed a pass."""
 ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
 """Prefix of the sign of every pass that was not checked in a fresh container."""
+
+
+CONTROL = "control"
+"""Mode of the control tests' reward in `Integrity.rewards`; for the oracle with their kind, `control-KIND`."""
+NO_CONTROL_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
+"""Prefix of the sign of a pass whose control tests gave no verdict."""
+DISARMED = "tests-disarmed"
+"""Kind of the sign of a pass whose control tests passed."""
+
+
+def is_control(mode: str) -> bool:
+    """Whether a key of `Integrity.rewards`, after the name of a task step if any, is that of control tests."""
+    name = mode.rpartition("/")[2]
+    return name == CONTROL or name.startswith(f"{CONTROL}-")
+
+
+def control_lines(integrity: Integrity) -> Iterator[str]:
+    """Yield which control tests ran with the agent's work, and what became of them, in a line for each task step."""
+    recorded = {mode: reward for mode, reward in integrity.rewards.items() if is_control(mode)}
+    for mode, reward in recorded.items():
+        step, _, name = mode.rpartition("/")
+        kind = name.removeprefix(CONTROL).removeprefix("-")
+        which = f"{f'step {step}: ' if step else ''}the tests with other expected values{f' ({kind})' if kind else ''}"
+        became = "pass, although they must fail" if is_solved(reward) else "fail, as they must"
+        yield f"{which} {became}: reward {reward:g}"
+    if any(sign.startswith(NO_CONTROL_VERDICT) for sign in integrity.tamper):
+        yield "the tests with other expected values gave no verdict, so the pass is unconfirmed"
+    elif not recorded and any(sign.startswith(DISARMED) for sign in integrity.tamper):
+        yield "the tests with one more, which always fails, pass"
 
 
 def is_weak(signal: str) -> bool:

@@ -21,7 +21,7 @@ from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
 from reports.trial.steps import omitted_steps, step_cards, timeline
-from tbench.results import TrialResult, is_weak
+from tbench.results import TrialResult, control_lines, is_control, is_weak
 from tbench.scores.cost import token_price_text
 from tbench.scores.summarise import time_split, trial_status
 from tbench.scores.summary import Status
@@ -155,7 +155,9 @@ def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
     yield from (("remark", remark) for remark in integrity.remarks)
     yield from (("repaired before the verifier ran", repair) for repair in integrity.repairs)
     yield from (("found where tests or reward belong", path) for path in integrity.evidence)
-    yield from ((f"reward, verified {where}", f"{reward:g}") for where, reward in integrity.rewards.items())
+    yield from (("control tests", words) for words in control_lines(integrity))
+    rewards = {where: reward for where, reward in integrity.rewards.items() if not is_control(where)}
+    yield from ((f"reward, verified {where}", f"{reward:g}") for where, reward in rewards.items())
     if result.replies.total:
         yield from (("replies", note) for note in reply_notes([result.replies]))
     if integrity.regrades:

@@ -407,9 +407,15 @@ def _warnings(trial: StoredTrial) -> Iterator[str]:
 
 
 def _signs(trial: StoredTrial) -> Iterator[str]:
+    from tbench.results import control_lines
+
     integrity = trial.result.integrity if trial.result is not None else None
-    for sign in (*integrity.tamper, *integrity.remarks)[:4] if integrity is not None else ():
+    if integrity is None:
+        return
+    for sign in (*integrity.tamper, *integrity.remarks)[:4]:
         yield _with_label("sign", sign, fg="magenta")
+    for words in control_lines(integrity):
+        yield _with_label("control tests", words)
 
 
 def _last_steps(trial: StoredTrial) -> Iterator[str]:

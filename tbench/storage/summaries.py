@@ -56,8 +56,7 @@ def make_summary(
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
     """Return the prices of a run, or of other settings in place of its own."""
-    of = cost or stored_cost(run)
-    return Prices(of.prompt_price, of.cached_price, of.completion_price, of.hour_price, of.gpus, of.currency)
+    return Prices(**dict(cost or stored_cost(run)))  # by name: a price that is only in one of both raises TypeError
 
 
 def stored_cost(run: StoredRun) -> CostConfig:

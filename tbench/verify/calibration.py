@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
 from tbench.files import cache_home, write_atomically
-from tbench.results import Blame, ErrorInfo, ImageOrigin
+from tbench.results import CONTROL, Blame, ErrorInfo, ImageOrigin
 from tbench.reward import is_solved
 from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
@@ -26,8 +26,6 @@ from tbench.verifier_logs import Logs
 from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes
 
 CalibratingAgent = Literal["oracle", "nop"]
-CONTROL = "control"
-"""Key of the control tests' reward among the rewards of a verdict; the oracle's keys end with their kind."""
 _NOT_RUN: frozenset[Status] = frozenset({"skipped", "xfailed", "deselected"})
 """Statuses of tests that were not run, or whose outcome decides nothing."""
 _MAX_BYTES = 64 << 20

@@ -18,15 +18,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from tbench.results import UNCONFIRMED
+from tbench.results import CONTROL, DISARMED, NO_CONTROL_VERDICT
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
-from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
-_NO_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 _PYTEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|hpp|rs|go|js|mjs|cjs|ts|java|rb|pl|pm|php|lua|jl|r|sh|bats)", re.IGNORECASE)
 _HEREDOC = re.compile(rb"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
@@ -62,7 +60,7 @@ async def try_control(
         try:
             tried = await run(controlled)
         except VerifierFailed as failure:
-            verdict = verdict.with_signs(f"{_NO_VERDICT}: {failure.type}")
+            verdict = verdict.with_signs(f"{NO_CONTROL_VERDICT}: {failure.type}")
         else:
             verdict = _recorded(verdict, CONTROL, tried.reward)
             return _disarmed(verdict) if is_solved(tried.reward) else verdict
@@ -94,7 +92,7 @@ def _recorded(verdict: Verdict, key: str, reward: float) -> Verdict:
 
 
 def _disarmed(verdict: Verdict) -> Verdict:
-    return verdict.with_signs("tests-disarmed: tests that must fail pass with the work in place")
+    return verdict.with_signs(f"{DISARMED}: tests that must fail pass with the work in place")
 
 
 # -- other expected values -----------------------------------------------------------------------

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from tbench.errors import TrialError
-from tbench.results import UNCONFIRMED, is_weak
+from tbench.results import CONTROL, UNCONFIRMED, is_weak
 from tbench.reward import is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, background_copy, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, path_list, sign_lines
 from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import is_oracle_file, replaced_paths

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tbench.results import is_weak
+from tbench.results import CONTROL, is_weak
 from tbench.tasks.task import Task
-from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
 from tbench.verify.control_tests import control_tests, did_not_fail, try_control, with_failing_test
 from tbench.verify.verifier import Verdict, VerifierFailed

@@ -17,7 +17,7 @@ from run_plans import a_document, a_plan
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
 from tbench.events import Events
-from tbench.results import TrialResult, is_weak
+from tbench.results import CONTROL, TrialResult, is_weak
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
@@ -30,7 +30,7 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import CONTROL, Calibration, MeasuredTrial
+from tbench.verify.calibration import Calibration, MeasuredTrial
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 120
