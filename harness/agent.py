@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts, FollowedAgain
+from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts, Followed, FollowedAgain
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
@@ -88,7 +88,7 @@ class Agent:
         oversight: Oversight | None = None,
         approval: Approval | None = None,
         earlier: Agent | None = None,
-        on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
+        on_checkpoint: Callable[[Checkpoint | Followed], None] = lambda _: None,
         before: Conversation | None = None,
         again: FollowedAgain | None = None,
     ) -> None:
@@ -187,7 +187,9 @@ class Agent:
     def _restore(self, before: Conversation) -> None:
         """Continue a conversation that another process has begun."""
         counts = before.last.counts
-        self._history.restore(before.messages, before.opening, before.last.history)
+        counted = len(before.messages) - before.uncounted
+        newest, reply = before.messages[counted:], before.steps[-1].reply if before.steps else None
+        self._history.restore(before.messages[:counted], before.opening, before.last.history, newest, reply)
         self._steps, self._compactions = list(before.steps), list(before.compactions)
         self._supervisor.restore(before.interventions, before.steps, self._parse)
         self._usage, self._warnings = counts.usage, Counter(counts.warnings)
@@ -216,7 +218,7 @@ class Agent:
                 self._history.opening,
                 self._compactions,
                 self._supervisor.interventions,
-                steps=len(self._steps) - (pending is not None),
+                self._steps,
                 pending=pending,
                 overflows=overflows,
                 reviewed=reviewed,
@@ -224,6 +226,24 @@ class Agent:
                 counts=counts,
             )
         )
+
+    def _save_followed(self, usage: Usage) -> None:
+        """Pass on the state after a step; in brief if the step itself, from before which `usage` is, says it all."""
+        assert self._clock is not None
+        brief: Followed | None = None
+        is_more = self._format_errors or self._claimed or self._pending_warnings or self._usage is not usage
+        if self._steps[-1].format_error is None and not is_more:
+            brief = self._checkpoints.followed(
+                self._history.messages,
+                self._supervisor.interventions,
+                self._steps,
+                round(self._clock.spent_sec, 3),
+                round(self._clock.waited_sec, 3),
+            )
+        if brief is None:
+            self._save()
+        else:
+            self._on_checkpoint(brief)
 
     async def _go_on(self, before: Conversation) -> None:
         """Follow the reply that another process has received, if there is one."""
@@ -270,6 +290,7 @@ class Agent:
 
     async def _follow_whole(self, step: Step, overflows: bool, reviewed: bool = False) -> None:
         """Follow a step's reply, or make room if it `overflows` the context; then the step has ended."""
+        usage = self._usage
         try:
             if overflows:
                 self._drop_reply(step)
@@ -277,7 +298,7 @@ class Agent:
                 await self._follow(step, reviewed)
         finally:
             self._on_step_done(self._steps[-1])
-        self._save()
+        self._save_followed(usage)
         if overflows:
             await self._make_room(step.index)
 

@@ -7,13 +7,15 @@ followed is known to the terminal, whose session counts what was typed (harness.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from harness.trajectory import Compaction, Frozen, Intervention, Message, Step, Usage
+from pydantic import RootModel, TypeAdapter
+
+from harness.trajectory import Compaction, Intervention, Message, Step, Usage
 
 
 class HistoryCounts(NamedTuple):
@@ -49,13 +51,47 @@ class Counts(NamedTuple):
     """Number of messages from the conversation of the step before."""
 
 
-class Checkpoint(Frozen):
+class OfStep(NamedTuple):
+    """A message that is the reply or the observation of the step before, which is on disk already."""
+
+    what: Literal["reply", "observation"]
+    calls: int = 0
+    """Number of the reply's tool calls that are kept."""
+    call_id: str | None = None
+    """Id of the tool call that is answered."""
+
+    @classmethod
+    def of(cls, message: Message, step: Step) -> OfStep | Message:
+        """Return a message of `step`, or as it is if it says something else."""
+        reply, calls = step.reply, len(message.tool_calls)
+        if message.role == "assistant" and message.content == reply.content and message.reasoning == reply.reasoning:
+            return cls("reply", calls) if message.tool_calls == reply.tool_calls[:calls] else message
+        if message.content == step.observation and message.role == ("tool" if message.tool_call_id else "user"):
+            return cls("observation", 0, message.tool_call_id)
+        return message
+
+    def message(self, step: Step) -> Message:
+        """Return the whole message."""
+        if self.what == "reply":
+            calls = step.reply.tool_calls[: self.calls]
+            return Message(
+                role="assistant", content=step.reply.content, reasoning=step.reply.reasoning, tool_calls=calls
+            )
+        return Message(
+            role="tool" if self.call_id else "user", content=step.observation, tool_call_id=self.call_id or None
+        )
+
+
+@dataclass(slots=True)  # frozen, it would take five times as long to make
+class Checkpoint:
     """The state of a conversation, as far as the checkpoint before does not have it."""
 
     at: float
     """Unix time in seconds."""
     steps: int
     """Number of steps that were followed to their end."""
+    history: HistoryCounts
+    counts: Counts
     pending: Step | None = None
     """The step with a reply that is about to be followed; None before a query."""
     overflows: bool = False
@@ -64,15 +100,58 @@ class Checkpoint(Frozen):
     """Whether a person or a rule has decided to follow the pending reply."""
     kept: int = 0
     """Number of messages that stay from the checkpoint before."""
-    added: tuple[Message, ...] = ()
+    added: tuple[Message | OfStep, ...] = ()
     """Messages that follow them."""
     opening: tuple[Message, ...] | None = None
     """The first messages; None if they have not changed."""
-    history: HistoryCounts
-    counts: Counts
     compactions: tuple[Compaction, ...] = ()
     """New ones, as are `interventions`."""
     interventions: tuple[Intervention, ...] = ()
+
+
+@dataclass(slots=True)
+class Followed:
+    """The end of the step that was pending, if nothing has changed but what the step itself shows."""
+
+    at: float
+    """Unix time in seconds."""
+    steps: int
+    """Number of steps that were followed to their end."""
+    added: tuple[OfStep, ...]
+    """New messages."""
+    spent_sec: float
+    waited_sec: float
+
+    def after(self, pending: Checkpoint, step: Step, kept: int) -> Checkpoint:
+        """Return the whole checkpoint, from the one before, the step, and the number of messages so far."""
+        assert pending.pending is not None
+        before = pending.counts
+        noticed = (warning.partition(":")[0] for warning in step.warnings[len(pending.pending.warnings) :])
+        counts = before._replace(
+            warnings=Counter(before.warnings) + Counter(noticed),
+            next_warnings=(),
+            format_errors=0,
+            compactions_in_a_row=0,
+            claimed=False,
+            spent_sec=self.spent_sec,
+            waited_sec=self.waited_sec,
+        )
+        return Checkpoint(self.at, self.steps, pending.history, counts, kept=kept, added=self.added)
+
+
+class CheckpointLine(RootModel[Checkpoint | Followed]):
+    """A line of a file of checkpoints."""
+
+
+_CHECKPOINTS, _FOLLOWED = TypeAdapter(Checkpoint).serializer, TypeAdapter(Followed).serializer
+
+
+def checkpoint_line(checkpoint: Checkpoint | Followed) -> bytes:
+    """Return a line of a file of checkpoints, without its end."""
+    return (_CHECKPOINTS if isinstance(checkpoint, Checkpoint) else _FOLLOWED).to_json(checkpoint)
+
+
+_STEPS_MISSING = "steps are missing in its steps.jsonl"
 
 
 @dataclass(frozen=True)
@@ -95,20 +174,36 @@ class Conversation:
     opening: tuple[Message, ...] = ()
     compactions: list[Compaction] = field(default_factory=list)
     interventions: list[Intervention] = field(default_factory=list)
+    uncounted: int = 0
+    """Number of its last messages that the counts of its history lack."""
     checkpoints: int = 0
     """Number of its checkpoints."""
     cut_at: float = 0.0
     """Unix time at which the earlier process is known to have worked last."""
 
     @classmethod
-    def restore(cls, checkpoints: Iterable[Checkpoint], steps: Sequence[Step], cut_at: float = 0.0) -> Conversation:
+    def restore(
+        cls, checkpoints: Iterable[Checkpoint | Followed], steps: Sequence[Step], cut_at: float = 0.0
+    ) -> Conversation:
         """Restore a conversation. Raises ValueError if there is no checkpoint, or steps are missing."""
         found: Conversation | None = None
-        for each in checkpoints:
-            found = found or cls(each)
+        for line in checkpoints:
+            if len(steps) < line.steps:
+                raise ValueError(_STEPS_MISSING)
+            if isinstance(line, Checkpoint):
+                each = line
+                found = found or cls(each)
+                found.uncounted = 0
+            elif found is None or found.last.pending is None:
+                raise ValueError("its checkpoints do not follow one another")
+            else:
+                each = line.after(found.last, steps[line.steps - 1], len(found.messages))
+                found.uncounted = len(each.added)
             found.last = each
             found.checkpoints += 1
-            found.messages[each.kept :] = each.added
+            found.messages[each.kept :] = (
+                part.message(steps[each.steps - 1]) if isinstance(part, OfStep) else part for part in each.added
+            )
             found.opening = found.opening if each.opening is None else each.opening
             found.compactions += each.compactions
             found.interventions += each.interventions
@@ -116,7 +211,7 @@ class Conversation:
             raise ValueError("the model had not been asked yet")
         found.steps, found.cut_at = steps[: found.last.steps], cut_at
         if [step.index for step in found.steps] != [*range(1, found.last.steps + 1)]:
-            raise ValueError("steps are missing in its steps.jsonl")
+            raise ValueError(_STEPS_MISSING)
         return found
 
     @property
@@ -145,39 +240,58 @@ class Checkpoints:
         opening: tuple[Message, ...],
         compactions: Sequence[Compaction],
         interventions: Sequence[Intervention],
+        steps: Sequence[Step],
         *,
-        steps: int,
         pending: Step | None,
         overflows: bool,
         reviewed: bool,
         history: HistoryCounts,
         counts: Counts,
     ) -> Checkpoint:
-        """Return the checkpoint of a conversation's present state."""
-        kept = shared_length(self._messages, messages)
-        # Without validation, which would cost more than everything else.
-        made = Checkpoint.model_construct(
-            at=time.time(),
-            steps=steps,
-            pending=pending,
-            overflows=overflows,
-            reviewed=reviewed,
-            kept=kept,
-            added=tuple(messages[kept:]),
-            opening=None if opening is self._opening else opening,
-            history=history,
-            counts=counts,
-            compactions=tuple(compactions[self._compactions :]),
-            interventions=tuple(interventions[self._interventions :]),
+        """Return the checkpoint of a conversation's present state; all `steps` but the pending one are on disk."""
+        followed, kept = len(steps) - (pending is not None), shared_length(self._messages, messages)
+        added = messages[kept:]
+        made = Checkpoint(
+            time.time(),
+            followed,
+            history,
+            counts,
+            pending,
+            overflows,
+            reviewed,
+            kept,
+            tuple(OfStep.of(each, steps[followed - 1]) for each in added) if followed else tuple(added),
+            None if opening is self._opening else opening,
+            tuple(compactions[self._compactions :]),
+            tuple(interventions[self._interventions :]),
         )
-        self._messages[kept:], self._opening = made.added, opening
+        self._messages[kept:], self._opening = added, opening
         self._compactions, self._interventions = len(compactions), len(interventions)
         return made
+
+    def followed(
+        self,
+        messages: Sequence[Message],
+        interventions: Sequence[Intervention],
+        steps: Sequence[Step],
+        spent_sec: float,
+        waited_sec: float,
+    ) -> Followed | None:
+        """Return the end of the last of `steps`, which was pending; None if more has changed than that."""
+        kept, step = len(self._messages), steps[-1]
+        new = messages[kept:]
+        added = tuple(found for each in new if isinstance(found := OfStep.of(each, step), OfStep))
+        is_more = len(interventions) > self._interventions or len(added) < len(new)
+        if is_more or messages[kept - 1] is not self._messages[-1]:
+            return None
+        self._messages += new
+        return Followed(time.time(), len(steps), added, spent_sec, waited_sec)
 
 
 def shared_length(old: Sequence[Message], new: Sequence[Message]) -> int:
     """Return the number of messages at the start that two versions of a history share."""
     least = min(len(old), len(new))
-    if all(map(is_, old, new)):  # as at almost every step
+    # As at almost every step; the same objects are not compared further, nor copied if there is nothing new.
+    if old[:least] == new[:least] if len(old) != len(new) else old == new:
         return least
-    return next(at for at in range(least) if old[at] is not new[at])
+    return next(at for at in range(least) if old[at] != new[at])

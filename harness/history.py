@@ -131,14 +131,29 @@ class History:
             instructions=self.instructions,
         )
 
-    def restore(self, messages: Sequence[Message], opening: tuple[Message, ...], counts: HistoryCounts) -> None:
-        """Continue a conversation that another process has begun."""
+    def restore(
+        self,
+        messages: Sequence[Message],
+        opening: tuple[Message, ...],
+        counts: HistoryCounts,
+        uncounted: Sequence[Message] = (),
+        reply: Reply | None = None,
+    ) -> None:
+        """Continue a conversation that another process has begun.
+
+        The `uncounted` messages, which begin with the last `reply`, are newer than the counts.
+        """
         self.opening, self.messages = opening, list(messages)
         self._measure(messages)
         self._counted_bytes, self._counted_tokens = counts.counted_bytes, counts.counted_tokens
         self._counted_messages, self._stalled = counts.counted_messages, counts.stalled
         self._last = None if counts.last is None else _ServerCount(*counts.last)
         self._tokens_per_byte, self.instructions = counts.tokens_per_byte, counts.instructions
+        for each in uncounted:
+            if each.role == "assistant" and reply is not None:
+                self.add_reply(reply, each.tool_calls[0] if each.tool_calls else None)
+            else:
+                self._add(each)
 
     def add_observation(self, text: str, call: ToolCall | None = None) -> str:
         """Add a message for the model, as the answer to its `call` if there is one; return the admitted text."""

@@ -77,15 +77,15 @@ class LineFile:
 
     def append(self, line: str) -> None:
         """Append a line, with invisible characters escaped. Raises OSError; then nothing was appended."""
-        data = escape_invisible(line).encode("utf-8", "replace") + b"\n"
-        size = os.fstat(self._file.fileno()).st_size
-        try:
-            if self._file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
+        self.append_bytes(escape_invisible(line).encode("utf-8", "replace"))
+
+    def append_bytes(self, line: bytes) -> None:
+        """Append a line as it is. Raises OSError; then nothing was appended."""
+        written = self._file.write(line + b"\n")  # an error means that nothing was written
+        if written <= len(line):
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file.fileno(), size)
-            raise
+                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file and release its lock."""

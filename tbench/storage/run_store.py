@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from harness.checkpoint import Checkpoint
+from harness.checkpoint import Checkpoint, Followed, checkpoint_line
 from harness.trajectory import Step, Trajectory
 from tbench.config.document import RunDocument
 from tbench.events import Event, Note, TrialFinished
@@ -139,15 +139,18 @@ class StepLog:
         self._file: LineFile | None = None
         self._is_over = False
 
-    def append(self, step: Step | Checkpoint) -> None:
+    def append(self, step: Step | Checkpoint | Followed) -> None:
         """Append a step or checkpoint. Never raises."""
         if self._is_over:
             return
         try:
             if self._file is None:
                 self._file = in_directory(self._path.parent, self._open)
-            # model_dump_json takes half as long again.
-            self._file.append(step.__pydantic_serializer__.to_json(step).decode())
+            if isinstance(step, Step):
+                # model_dump_json takes half as long again.
+                self._file.append(step.__pydantic_serializer__.to_json(step).decode())
+            else:
+                self._file.append_bytes(checkpoint_line(step))
         except OSError as error:
             self.problem = error.strerror or str(error)
             self.close()

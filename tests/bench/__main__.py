@@ -88,7 +88,7 @@ LEAST: dict[ModuleType, dict[str, object]] = {
     commands: {"COMMANDS": 2, "ROUNDS": 1, "LARGE_ROUNDS": 1},
     datasets: {"TASKS": 2, "ROUNDS": 1},
     forking: {"AT_STEP": 2, "STEPS": 3, "ROUNDS": 2},
-    going_on: {"STEPS": 4, "CUTS": 2},
+    going_on: {"STEPS": 4, "CUTS": 2, "ROUNDS": 1},
     history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
     lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
     machines: {"ROUNDS": 1},
