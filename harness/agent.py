@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts, Followed, FollowedAgain
+from harness.checkpoint import CONTEXT_FULL, Checkpoint, Checkpoints, Conversation, Counts, Followed, FollowedAgain
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
-from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
+from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room, make_room_again
 from harness.limits import Limits, ReplyRoom
 from harness.model import Model, Seeds, SupportsTemperature
 from harness.model_text import Admitted, TokenGate, special_tokens_warning
@@ -248,6 +248,8 @@ class Agent:
     async def _go_on(self, before: Conversation) -> None:
         """Follow the reply that another process has received, if there is one."""
         if (pending := before.last.pending) is None:
+            if before.last.overflows:
+                await self._make_room(len(self._steps))
             return
         self._on_step(pending.index)
         self._steps.append(pending)
@@ -284,7 +286,9 @@ class Agent:
         step, cramped = await self._query(index)
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
-        overflows = self._room.fills_context(step.reply, cramped)
+        overflows = self._again.dropped.get(index)
+        if overflows is None:
+            overflows = self._room.fills_context(step.reply, cramped)
         self._save(step, overflows=overflows)
         await self._follow_whole(step, overflows)
 
@@ -298,8 +302,14 @@ class Agent:
                 await self._follow(step, reviewed)
         finally:
             self._on_step_done(self._steps[-1])
-        self._save_followed(usage)
-        if overflows:
+        if not overflows:
+            self._save_followed(usage)
+            return
+        self._save(overflows=True)
+        if step.index <= self._again.has_room:
+            for done in self._again.compactions_at(step.index, dropped=True):
+                self._make_room_again(done)
+        else:
             await self._make_room(step.index)
 
     async def _follow(self, step: Step, reviewed: bool) -> None:
@@ -392,6 +402,8 @@ class Agent:
 
     async def _query(self, index: int) -> tuple[Step, bool]:
         """Return the next reply as a step, and whether the context left too little room for it."""
+        for done in self._again.compactions_at(index, dropped=False):
+            self._make_room_again(done)
         while True:
             started = time.monotonic()
             try:
@@ -409,7 +421,9 @@ class Agent:
             return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_warnings()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:
-        used, asked = self._usage, self._room.left(self._history, self._usage)
+        # A recorded reply needs no room.
+        is_again = len(self._steps) < len(self._again.dropped)
+        used, asked = self._usage, 0 if is_again else self._room.left(self._history, self._usage)
         reply = await self._ask(self._history.messages, asked, self._protocol.tools)
         return reply, self._room.is_cramped(reply, asked, used)
 
@@ -446,8 +460,8 @@ class Agent:
             raise _AgentEnded(Outcome.CONTEXT_LIMIT)
         self._claimed = False
         self._end_if_out_of_tokens(step.reply)
-        self._steps[-1] = step.model_copy(update={"format_error": "context_full"})
-        self._warnings["format_error:context_full"] += 1
+        self._steps[-1] = step.model_copy(update={"format_error": CONTEXT_FULL})
+        self._warnings[f"format_error:{CONTEXT_FULL}"] += 1
 
     async def _make_room(self, index: int) -> None:
         policy = self._limits.on_overflow
@@ -468,11 +482,23 @@ class Agent:
             self._end_if_out_of_tokens(None)
         if done is None or done.tokens_after >= done.tokens_before:
             raise self._context_full()
+        self._warn_compacted(done)
+        self._save()
+
+    def _warn_compacted(self, done: Compaction) -> None:
         self._warn(
             f"context_compacted: {done.policy} shortened the history from about {done.tokens_before} "
             f"to {done.tokens_after} tokens."
         )
-        self._save()
+
+    def _make_room_again(self, done: Compaction) -> None:
+        """Shorten the history as it was shortened before its replies were followed again."""
+        self._compactions_in_a_row += 1
+        make_room_again(self._history, done)
+        self._compactions.append(done)
+        if done.summary is not None:
+            self._usage += done.summary.usage
+        self._warn_compacted(done)
 
     def _context_full(self) -> Exception:
         """Return the exception that ends an agent whose history cannot be shortened."""

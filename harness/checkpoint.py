@@ -95,7 +95,7 @@ class Checkpoint:
     pending: Step | None = None
     """The step with a reply that is about to be followed; None before a query."""
     overflows: bool = False
-    """Whether the pending reply fills the context, so that it is dropped."""
+    """Whether the pending reply fills the context, so that it is dropped; if none is pending, room has to be made."""
     reviewed: bool = False
     """Whether a person or a rule has decided to follow the pending reply."""
     kept: int = 0
@@ -151,6 +151,8 @@ def checkpoint_line(checkpoint: Checkpoint | Followed) -> bytes:
     return (_CHECKPOINTS if isinstance(checkpoint, Checkpoint) else _FOLLOWED).to_json(checkpoint)
 
 
+CONTEXT_FULL = "context_full"
+"""Format error of a reply that was dropped because it filled the context."""
 _STEPS_MISSING = "steps are missing in its steps.jsonl"
 
 
@@ -161,6 +163,18 @@ class FollowedAgain:
     steps: int = 0
     spent_sec: float = 0.0
     """Working time that they took when they were followed first."""
+    dropped: Mapping[int, bool] = field(default_factory=dict)
+    """Whether the reply filled the context, by step; also of the pending one."""
+    has_room: int = 0
+    """Number of the steps after which room was made, where a reply filled the context."""
+    compactions: Sequence[Compaction] = ()
+    """The compactions of the history, which are repeated without asking."""
+
+    def compactions_at(self, step: int, *, dropped: bool) -> Sequence[Compaction]:
+        """Return the compactions before the reply of a step, or the one after it was `dropped`."""
+        found = [done for done in self.compactions if done.step == step]
+        after = 1 if step <= self.has_room and self.dropped.get(step) else 0
+        return found[len(found) - after :] if dropped else found[: len(found) - after]
 
 
 @dataclass
@@ -218,6 +232,15 @@ class Conversation:
     def step(self) -> int:
         """Number of the step to go on with."""
         return self.last.steps + 1
+
+    @property
+    def again(self) -> FollowedAgain:
+        """The steps as they are followed in a new terminal."""
+        dropped = {step.index: step.format_error == CONTEXT_FULL for step in self.steps}
+        if self.last.pending is not None:
+            dropped[self.step] = self.last.overflows
+        has_room = len(self.steps) - (self.last.overflows and self.last.pending is None)
+        return FollowedAgain(len(self.steps), self.spent_sec, dropped, has_room, tuple(self.compactions))
 
     @property
     def spent_sec(self) -> float:

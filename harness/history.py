@@ -346,6 +346,16 @@ async def make_room(
     )
 
 
+def make_room_again(history: History, done: Compaction) -> None:
+    """Shorten `history` as a compaction has done it before, perhaps after slightly different outputs."""
+    if done.policy == "summarize":
+        opening = history.whole_opening
+        history.replace(with_notes(opening, history.messages, extract_notes(done.summary)), opening)
+    elif done.outputs_dropped:
+        keep_first = len(history.opening)
+        history.replace(drop_number_of_outputs(history.messages, keep_first, done.outputs_dropped))
+
+
 def drop_oldest_outputs(
     messages: Sequence[Message], keep_first: int, bytes_to_save: int, kept: Collection[int] = ()
 ) -> list[Message]:

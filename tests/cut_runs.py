@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fault_server import FaultServer, Seen, answer, completion
 
@@ -88,7 +89,11 @@ class Model:
         keys = keys or (self._step_two if step == 2 and self._step_two else _commands(step))
         commands = [{"keystrokes": keys, "duration": 20.0}] if step <= steps else []
         reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > steps}
-        return answer(200, completion(json.dumps(reply)))
+        return answer(200, completion(json.dumps(reply), **self.counts(messages)))
+
+    def counts(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The tokens of a request and its reply, if the model counts them."""
+        return {}
 
 
 class CutRun:

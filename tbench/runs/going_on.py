@@ -144,7 +144,8 @@ def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
     pending = [conversation.last.pending] if conversation.last.pending is not None else []
     steps = [*conversation.steps, *pending]
     done, step = len(conversation.steps), conversation.step
-    (known,) = replay_steps(steps, conversation.interventions, conversation.compactions)
+    # The agent repeats the compactions itself.
+    (known,) = replay_steps(steps, conversation.interventions, ())
     # The first observation after a cut shows the whole screen, and a pending step has none yet.
     unlike = {done + 1, *(each.at_step for each in cut.note.went_on)}
     known = [replace(each, observation=None) if at in unlike else each for at, each in enumerate(known, 1)]

@@ -374,7 +374,7 @@ class Trial:
             return None
         conversation = self._cut.conversation
         self._replayed = len(conversation.steps) + (conversation.last.pending is not None)
-        return FollowedAgain(len(conversation.steps), conversation.spent_sec)
+        return conversation.again
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,12 @@ from harness.checkpoint import (
     OfStep,
     checkpoint_line,
 )
+from harness.errors import ContextLimitReached
 from harness.fakes import FakeTerminal, ScriptedModel
+from harness.model import Sampling
+from harness.oversight import Decision, Draft, Query
 from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
@@ -104,6 +108,86 @@ async def test_time_and_limits_go_on() -> None:
     model = ScriptedModel([None])
     found = await agent(model, FakeTerminal([SCREEN] * 9), limits=Limits(timeout_sec=60), before=before).run("")
     assert found.outcome is Outcome.AGENT_TIMEOUT
+
+
+class Replies:
+    """An oversight that has the first replies, as another process has received them."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self._replies = replies
+
+    async def before_query(self, step: int) -> Sequence[str]:
+        return ()
+
+    async def reply(self, query: Query) -> Reply:
+        return self._replies.pop(0) if self._replies else await query.ask()
+
+    async def review(self, draft: Draft) -> Decision:
+        return draft.reply
+
+
+class Counting:
+    """A model with a small context that counts its prompts, and answers its script."""
+
+    context_tokens, patience_sec = 2400, 0.0
+
+    def __init__(self, script: Sequence[Reply]) -> None:
+        self.sampling = Sampling(max_tokens=300)
+        self._script = list(script)
+        self.asked: list[tuple[Message, ...]] = []
+        self.given: list[Reply] = []
+
+    async def query(self, messages: Sequence[Message], *, max_tokens: int, **_: Any) -> Reply:
+        tokens = sum(len(message.content) for message in messages) // 4
+        if tokens + 40 > self.context_tokens:
+            raise ContextLimitReached("too long", tokens)
+        self.asked.append(tuple(messages))
+        is_summary = "about to be shortened" in messages[-1].content
+        made = Reply(content=f"notes {len(self.given)}") if is_summary else self._script.pop(0)
+        usage = Usage(prompt_tokens=tokens, completion_tokens=len(made.content) // 4)
+        if made.content == CUT:
+            usage = Usage(prompt_tokens=tokens, completion_tokens=self.context_tokens - tokens)
+        self.given.append(made.model_copy(update={"usage": usage}))
+        return self.given[-1]
+
+
+CUT = "Thinking for ever"
+LONG = [LS, LS, BAD, LS, LS, CUT, *[LS] * 12, CLAIM, CLAIM]
+
+
+@pytest.mark.parametrize("policy", ["drop-oldest-outputs", "summarize"])
+async def test_a_compacted_conversation_is_the_same_when_its_replies_are_followed_again(policy: OnOverflow) -> None:
+    limits = Limits(on_overflow=policy)
+    script = [Reply(content=text, cut=text == CUT) for text in LONG]
+    saved: list[Checkpoint | Followed] = []
+    steps: list[Step] = []
+    whole = Counting(script)
+
+    def made(model: Counting, **options: Any) -> Agent:
+        return Agent(model, FakeTerminal([SCREEN] * 40), KeystrokesJson(), limits, **options)
+
+    expected = await made(whole, on_checkpoint=saved.append, on_step_done=steps.append).run("Do it.")
+    assert len(expected.compactions) >= 2 and "format_error:context_full" in expected.warnings
+    for number in range(1, len(saved) + 1):
+        before = Conversation.restore(saved[:number], steps)
+        pending = [before.last.pending] if before.last.pending is not None else []
+        known = [step.reply for step in (*before.steps, *pending)]
+        model, asked = Counting(script[len(known) :]), before.last.counts.replies
+        model.given = whole.given[:asked]
+        found = await made(model, again=before.again, oversight=Replies(list(known))).run("Do it.")
+        assert without_estimates(found) == without_estimates(expected), number
+        assert model.asked == whole.asked[asked:], number
+        model = Counting(script[len(known) :])
+        model.given = whole.given[:asked]
+        assert timeless(await made(model, before=before).run("")) == timeless(expected), number
+        assert model.asked == whole.asked[asked:], number
+
+
+def without_estimates(trajectory: Trajectory) -> Trajectory:
+    """A trajectory without its times, and the lengths that its compactions were estimated to have."""
+    same = {"tokens_before": 0, "tokens_after": 0}
+    compactions = tuple(each.model_copy(update=same) for each in trajectory.compactions)
+    return timeless(trajectory.model_copy(update={"compactions": compactions}))
 
 
 async def test_steps_that_are_followed_again_cost_no_time() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,29 @@ def test_a_lost_container_is_replaced_and_the_replies_are_followed_again(cut: An
     seen = [(each.how, each.differs) for each in result.went_on]
     assert seen == [("attached", ""), ("replayed", ""), ("attached", "")], "also after a screen that only a cut shows"
     assert run.model.requests <= STEPS + CLAIMS + 3
+
+
+class Counting(Model):
+    """A model that counts its prompts, so that its context is full at the same moment each time."""
+
+    def counts(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        prompt = sum(len(str(message["content"])) for message in messages) // 4
+        return {"usage": {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}}
+
+
+@pytest.mark.slow
+def test_a_compacted_history_is_compacted_again_in_a_new_container(cut: Any, engine: Engine) -> None:
+    run = cut("--context-tokens", "1900", "--on-overflow", "drop-oldest-outputs", model=Counting())
+    run.start()
+    found = run.directory.glob
+    run.end(lambda: any("drop-oldest-outputs" in each.read_text() for each in found(f"trials/**/{CHECKPOINTS_NAME}")))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    run.finish()
+    result = next(each for each in run.results if each.final)
+    assert (result.reward, result.steps) == (1.0, STEPS + CLAIMS)
+    assert [(each.how, each.differs) for each in result.went_on] == [("replayed", "")]
+    assert run.model.requests <= STEPS + CLAIMS + 1
 
 
 @pytest.mark.slow
