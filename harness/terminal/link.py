@@ -20,6 +20,12 @@ _MOST_REATTACHMENTS = 100
 _LONGEST_PAUSE_SEC = 2.0
 _IS_MARKED = b"show-options -qv -t main @tbench\n"
 _MARK_SESSION = b"set-option -t main @tbench 1\n"
+# Own clients use the control mode.
+_COUNT_VISITORS = (
+    b'set-hook -t main client-attached \'if-shell -F "#{client_control_mode}" "" '
+    b'{ set-option -F -t main @tbench_visitors "#{e|+:#{@tbench_visitors},1}" }\'\n'
+)
+_VISITORS = b"show-options -qv -t main @tbench_visitors\n"
 _TYPED = b"show-options -qv -t main @tbench_typed\n"
 _SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
@@ -104,6 +110,8 @@ class Link:
         self.reopened = 0
         self.reattached = 0
         """Number of reattachments to the same session."""
+        self.visitors = 0
+        """Number of times that others had attached to the session before `go_on`."""
 
     def _new_client(self) -> ControlClient:
         listener = self._listener
@@ -124,7 +132,7 @@ class Link:
         """Attach; return whether the session is new. Raises TerminalLost, and OSError if it cannot be reached."""
         await self._client.open(self._connect, self._spec.argv(), self._spec.variables())
         try:
-            marked, _ = await self._client.commands(_IS_MARKED, _MARK_SESSION)
+            marked, *_ = await self._client.commands(_IS_MARKED, _MARK_SESSION, _COUNT_VISITORS)
         except NoAnswer as error:
             raise TerminalLost(str(error)) from None
         return not text(marked.lines)
@@ -138,8 +146,8 @@ class Link:
         if await self.open():
             return None
         await self._wait_for_old_clients()
-        (reply,) = await self._client.commands(_TYPED)
-        self._typed = Typed.parse(text(reply.lines))
+        typed, visitors = await self._client.commands(_TYPED, _VISITORS)
+        self._typed, self.visitors = Typed.parse(text(typed.lines)), int(text(visitors.lines) or 0)
         return self._typed
 
     async def close(self) -> None:

@@ -266,6 +266,11 @@ class Terminal:
         self._step, self._action = number, 0
         self._record_marker(f"step {number}")
 
+    @property
+    def had_visitors(self) -> bool:
+        """Whether others have attached to the session that an earlier process has left."""
+        return self._link.visitors > 0
+
     def flush_recording(self) -> None:
         """Write everything recorded so far to the file."""
         if self._recording is not None:

@@ -223,6 +223,8 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
     """Let `agent` work at an open terminal, then close it. Raises TrialError for failures not caused by the agent."""
     try:
         await _open(terminal, place.before)
+        if terminal.had_visitors:
+            place.on_visitors()
         place.on_terminal(terminal)
         # A conversation that goes on has its instruction.
         trajectory = await agent.run("" if place.before is not None else await full_instruction(place))

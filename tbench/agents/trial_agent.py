@@ -54,6 +54,8 @@ class Workplace:
     """May hold the agent, send messages to its model, and decide about its replies."""
     earlier: TrialAgent | None = None
     """The agent of the step before, whose conversation goes on; None for a new conversation."""
+    on_visitors: Callable[[], None] = lambda: None
+    """Called if others have attached to the terminal that another process has left."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
     before: Conversation | None = None

@@ -29,7 +29,7 @@ from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import Cut, TrialPlan, TrialProgress, phase_event
-from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, Survives, use_network
+from tbench.sandbox.backend import Backend, HasLogs, Keeps, NoticesVisitors, Sandbox, Snapshots, Survives, use_network
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
@@ -244,6 +244,8 @@ class Trial:
     async def _start(self, task: Task) -> None:
         if (cut := self._cut) is not None and self._is_attached:
             self._attach(cut)
+            if isinstance(self._sandbox, NoticesVisitors) and await self._sandbox.has_visitor():
+                self._on_visitors("a terminal is open in its container")
             return
         started = time.monotonic()
         try:
@@ -351,6 +353,7 @@ class Trial:
             oversight=self._control,
             earlier=part.earlier,
             on_terminal=self._on_terminal,
+            on_visitors=self._on_visitors,
             before=part.before,
             again=self._followed_again(),
             on_checkpoint=part.checkpoints.append,
@@ -375,6 +378,15 @@ class Trial:
         conversation = self._cut.conversation
         self._replayed = len(conversation.steps) + (conversation.last.pending is not None)
         return conversation.again
+
+    def _on_visitors(self, how: str = "a person has attached to its terminal") -> None:
+        """Record that a person was in the sandbox that another process has left."""
+        self._control.touch()
+        name = self._control.name
+        self._control.say(
+            f"{name}: {how}, so it goes on but does not count; to measure it again, tbench abort "
+            f"{self._store.path}/{name}, then tbench resume {self._store.path} --retry-errors aborted"
+        )
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal

@@ -190,6 +190,14 @@ class Survives(Protocol):
 
 
 @runtime_checkable
+class NoticesVisitors(Protocol):
+    """A sandbox that can tell whether a person works in it."""
+
+    async def has_visitor(self) -> bool:
+        """Whether a person has a terminal of their own open in it. Raises TrialError."""
+
+
+@runtime_checkable
 class HasServices(Protocol):
     """A sandbox of several containers."""
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,6 +250,41 @@ def test_a_task_of_several_steps_goes_on_in_the_step_that_was_cut(
     written = [f"{name}-{number}" for name in names for number in (1, 2, 3)]
     (end_state,) = run.directory.glob("trials/**/steps/three/**/end-state")
     assert end_state.read_text().split() == written
+
+
+def enter(sandbox: str, *command: str) -> subprocess.Popen[bytes]:
+    """Run a command in a container, at a terminal of its own."""
+    entering = f"docker exec -it -e TERM=xterm -e LC_ALL=C.UTF-8 {sandbox} {shlex.join(command)}"
+    return subprocess.Popen(["script", "-qc", entering, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+TMUX = ("/opt/tbench/bin/tmux", "-S", "/opt/tbench/run/tmux")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("docker") and shutil.which("script")), reason="takes docker and script")
+@pytest.mark.parametrize("attaches", [True, False], ids=["to its terminal", "beside it"])
+def test_a_container_that_a_person_entered_goes_on_without_counting(cut: Any, engine: Engine, attaches: bool) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 4))
+    (note,) = run.notes
+    visitor = enter(note.sandbox, *TMUX, "attach", "-t", "main") if attaches else enter(note.sandbox, "sleep", "60")
+    running = engine.api.inspect_container
+    ends_at = time.monotonic() + 30
+    while not running(note.sandbox)["ExecIDs"] and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    if attaches:
+        time.sleep(1)
+        visitor.kill()
+    run.start()
+    run.end(asked(run, 7))
+    visitor.kill()
+    visitor.communicate()
+    printed = run.finish()
+    assert run.result().human_touched, printed
+    said = [line for line in (run.directory / "run.log").read_text().splitlines() if "does not count" in line]
+    assert said and "small-task/0" in said[0] and "--retry-errors aborted" in said[0]
 
 
 @pytest.mark.slow

@@ -186,6 +186,15 @@ class Container(BaseContainer[Recipe]):
         with engine_errors("pausing the container"):
             await self._engine.call(self._engine.api.pause, self.container_id, deadline_sec=_PAUSE_SEC)
 
+    async def has_visitor(self) -> bool:
+        with engine_errors("looking for terminals in the container", "sandbox_lost"):
+            state = await self._engine.call(self._engine.api.inspect_container, self.container_id)
+            # No command of tbench has a terminal of this kind.
+            found = [
+                await self._engine.call(self._engine.api.exec_inspect, each) for each in state.get("ExecIDs") or ()
+            ]
+        return any(each["Running"] and each["ProcessConfig"].get("tty") for each in found)
+
     @property
     def ran_out_of_memory(self) -> bool:
         return self._memory_watch is not None and self._memory_watch.ran_out_of_memory(self.container_id)
