@@ -97,8 +97,7 @@ class NamedEngine:
 
     def machine(self, settings: SandboxSettings) -> EngineMachine:
         """Return the engine as a machine of a fleet."""
-        logs = settings.image_logs
-        own = settings if logs is None else replace(settings, image_logs=logs / _file_name(self.name))
+        own = replace(settings, machine_folder=_file_name(self.name))
         return EngineMachine(self.name, self.engine, DockerBackend(self.engine, own), self.forward)
 
     def close(self) -> None:

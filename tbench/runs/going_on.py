@@ -31,7 +31,7 @@ from tbench.storage.run_files import (
 )
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
-from tbench.text import names_text
+from tbench.text import names_text, one_line
 
 INHERITED = "the conversation that its next step continues is in memory"
 """Why a trial of a task with several steps starts again if a verifier is cut."""
@@ -121,15 +121,18 @@ def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...
 # -- the container -------------------------------------------------------------------------------
 
 
-async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | None:
-    """Return the sandbox of a trial that was cut; None if it is gone. Raises TrialError if that is unknown."""
-    if not isinstance(machine.backend, Reopens) or machine.name != cut.note.machine:
-        return None
+async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | str:
+    """Return the sandbox of a trial that was cut, or why it is gone. Raises TrialError if that is unknown."""
+    if machine.name != cut.note.machine:
+        there = cut.note.machine or "the engine that its run used alone"
+        return f"its container is on {there}, which is not used now or does not answer"
+    if not isinstance(machine.backend, Reopens):
+        return f"its container is lost, as with every {machine.backend.name}"
     try:
         return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
     except TrialError as error:
         if error.type == "sandbox_lost":
-            return None
+            return f"its container is gone ({one_line(str(error), 200)})"
         raise
 
 

@@ -292,9 +292,12 @@ class Run:
         name = f"{plan.task_name}/{plan.seed}"
         try:
             assert plan.task is not None
-            if not cut.note.sandbox or (found := await find_sandbox(plan.task, cut, machine)) is not None:
-                return plan, found if cut.note.sandbox else None
-            why = "its container is gone"
+            if not cut.note.sandbox:
+                return plan, None
+            found = await find_sandbox(plan.task, cut, machine)
+            if not isinstance(found, str):
+                return plan, found
+            why = found
         except TrialError as error:
             why = str(error)
         attempts = self._store.attempts(plan.task_name, plan.seed)

@@ -379,9 +379,16 @@ class SandboxSettings:
     endpoints: tuple[str, ...] = ()
     """URLs of the endpoint's servers, which `block_host` makes unreachable."""
     image_logs: Path | None = None
-    """Directory for the output of builds."""
+    """Directory in the run's own for the output of builds."""
+    machine_folder: str = ""
+    """Folder in it for one of several machines."""
     made_images: dict[str, set[str]] = field(default_factory=dict)
     """Ids of the images that were pulled or built, by engine; runs of several models share them."""
+
+    @property
+    def own_logs(self) -> Path | None:
+        """Directory for the output of builds on this machine."""
+        return None if self.image_logs is None else self.image_logs / self.machine_folder
 
     @property
     def directory(self) -> Path | None:

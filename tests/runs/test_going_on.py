@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from cut_runs import CLAIMS, END_STATE, STEPS, TBENCH, CutRun, Model, verifier_script
 from fault_server import FaultServer, Seen, answer, completion
+from own_sshd import own_sshd
 from step_tasks import THERE, step_task
 
 from tbench import exit_codes
@@ -50,8 +52,10 @@ def cut(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> Iterator[Any]:
     """Makes a run of one task, whose process is ended after the test."""
     made: list[CutRun] = []
 
-    def make(*options: str, model: Model | None = None, sleep_sec: float = 0.2, compose: str = "") -> CutRun:
-        task = make_task(test=f"{ASK_SIDE if compose else ''}{verifier_script(sleep_sec)}")
+    def make(
+        *options: str, model: Model | None = None, sleep_sec: float = 0.2, compose: str = "", **parts: str
+    ) -> CutRun:
+        task = make_task(test=f"{ASK_SIDE if compose else ''}{verifier_script(sleep_sec)}", **parts)
         if compose:
             (task / "environment/docker-compose.yaml").write_text(compose)
         made.append(CutRun(tmp_path / "cut", task.parent, endpoint, model or Model(), "--seeds", "1", *options))
@@ -163,6 +167,34 @@ def test_a_cut_verifier_runs_again_without_the_agent(cut: Any) -> None:
     assert (result.reward, run.model.requests) == (1.0, before)
     assert [each.how for each in result.went_on] == ["verifier"]
     assert result.steps == STEPS + CLAIMS
+
+
+SEPARATE = """artifacts = ["/app/out"]
+[environment]
+memory_mb = 256
+[verifier]
+environment_mode = "separate"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_agents_container", [True, False], ids=["while collecting", "after it"])
+def test_a_cut_separate_verifier_judges_the_same_artifacts_again(
+    cut: Any, engine: Engine, has_agents_container: bool
+) -> None:
+    run = cut(sleep_sec=3, toml=SEPARATE)
+    run.start()
+    run.end(lambda: any(note.phase == "verifier" and bool(note.sandbox) == has_agents_container for note in run.notes))
+    before = run.model.requests
+    run.start()
+    running = {"label": f"{LABEL_DIRECTORY}={run.directory}"}
+    run.end(lambda: any(note.went_on and not note.sandbox for note in run.notes))
+    printed = run.finish()
+    result = run.result()
+    assert (result.reward, result.attempt, run.model.requests) == (1.0, 1, before), printed
+    assert (result.integrity.verify, [each.how for each in result.went_on]) == ("separate", ["verifier", "verifier"])
+    assert result.steps == STEPS + CLAIMS
+    assert engine.api.containers(all=True, filters=running) == []
 
 
 def test_a_planned_stop_keeps_the_container_paused(cut: Any, engine: Engine) -> None:
@@ -285,6 +317,25 @@ def test_a_container_that_a_person_entered_goes_on_without_counting(cut: Any, en
     assert run.result().human_touched, printed
     said = [line for line in (run.directory / "run.log").read_text().splitlines() if "does not count" in line]
     assert said and "small-task/0" in said[0] and "--retry-errors aborted" in said[0]
+
+
+@pytest.mark.slow
+def test_a_trial_goes_on_on_its_machine_and_on_another_one_by_replay(cut: Any) -> None:
+    with own_sshd() as sshd:
+        first = sshd.address()
+        run = cut("--engine", first)
+        run.environment = {"PATH": f"{sshd.path}:{os.environ['PATH']}"}
+        for number in (4, 7):
+            run.start()
+            run.end(asked(run, number))
+        (note,) = run.notes
+        assert ([each.how for each in note.went_on], note.machine) == (["attached"], first)
+        run.finish("--engine", "unix:///var/run/docker.sock")
+    said = [line for line in (run.directory / "run.log").read_text().splitlines() if "followed again" in line]
+    assert len(said) == 1 and first in said[0]
+    result = run.result()
+    assert (result.reward, result.steps) == (1.0, STEPS + CLAIMS)
+    assert [each.how for each in result.went_on] == ["attached", "replayed"]
 
 
 @pytest.mark.slow

@@ -115,11 +115,12 @@ def test_kills_that_take_the_engine_with_them_lose_nothing(
     check(run, kills.of_task)
 
 
+@pytest.mark.parametrize(
+    ("steps", "step_sec", "cut_every_sec"), [(40, 3, 15.0), (110, 5, 30.0)], ids=["two-minutes", "ten-minutes"]
+)
 def test_a_run_that_is_cut_again_and_again_asks_for_little_twice(
-    tmp_path: Path, make_task: Any, endpoint: FaultServer
+    tmp_path: Path, make_task: Any, endpoint: FaultServer, steps: int, step_sec: int, cut_every_sec: float
 ) -> None:
-    """Two minutes of work that are cut every fifteen seconds."""
-    steps, step_sec, cut_every_sec = 40, 3, 15.0
 
     class Slow(Model):
         steps_and_keys = steps, f"sleep {step_sec}; echo slow >>/app/out\n"

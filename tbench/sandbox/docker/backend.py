@@ -110,7 +110,7 @@ class DockerBackend:
             no_build_cache=config.no_build_cache,
             pull=config.pull,
             pulls=Pulls(engine, at_once=config.pull_concurrency, pull_sec=config.pull_timeout_sec, say=say),
-            log_dir=settings.image_logs,
+            log_dir=settings.own_logs,
             say=say,
             closed_network=self._closed_network if config.block_host else None,
             proxy=settings.container_proxy,

@@ -117,7 +117,7 @@ class Images:
             self._keep_log(environment, log)
 
     def _keep_log(self, environment: Environment, log: list[str]) -> None:
-        if log and (directory := self._settings.image_logs) is not None:
+        if log and (directory := self._settings.own_logs) is not None:
             directory.mkdir(parents=True, exist_ok=True)
             text = self._settings.container_proxy.masks.mask_text("".join(log))
             (directory / f"{environment.image_name.replace('/', '-')}.log").write_text(text, errors="replace")
