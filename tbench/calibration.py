@@ -23,7 +23,14 @@ from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
 from tbench.text import counted, names_text, one_line, plain
 from tbench.verifier_logs import Logs
-from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, load_calibration, save_calibration
+from tbench.verify.calibration import (
+    CONTROL,
+    CalibratingAgent,
+    Calibration,
+    MeasuredTrial,
+    load_calibration,
+    save_calibration,
+)
 from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
 
 if TYPE_CHECKING:
@@ -199,7 +206,13 @@ def _make_measured_trial(
     from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, undo_clearing
 
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
-    logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
+    places = steps or {"": directory}
+    logs = {name: logs_in(each / "verifier") for name, each in places.items()}
+    controls = {
+        "/".join(filter(None, (name, found.name))): logs_in(found / "verifier")
+        for name, each in places.items()
+        for found in sorted(each.glob(f"{CONTROL}-*"))
+    }
     tamper = [undo_clearing(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
     return MeasuredTrial(
         agent=agent,
@@ -211,7 +224,7 @@ def _make_measured_trial(
         replaced=result.integrity.replaced,
         cleared=tuple(sign.removeprefix(CLEARED) for sign in tamper if sign.startswith(CLEARED)),
         unconfirmed=next((sign for sign in tamper if sign.startswith(UNCONFIRMED)), ""),
-        tests={name: tests_shown(each) for name, each in logs.items()},
+        tests={name: tests_shown(each) for name, each in {**logs, **controls}.items()},
         test_files={name: sums_by_path(each.get(TEST_SUMS, b"").decode()) for name, each in logs.items()},
         reward_writes=result.integrity.reward_writes,
         solution_sec=result.timings.agent_sec,

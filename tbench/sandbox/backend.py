@@ -124,14 +124,18 @@ class Compares(Protocol):
 class Copies(Protocol):
     """A sandbox that can make other sandboxes of its image."""
 
-    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
+    def can_be_apart(self) -> bool:
+        """Return whether copies can have a network of their own at little cost: without services or a router."""
+
+    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
         """Make a sandbox of the same image on this one's network, with some of its files but none of its processes.
 
-        The `paths` are copied, directories without their content; the `removed` are removed. Raises TrialError.
+        The `paths` are copied, directories without their content; the `removed` are removed. `is_apart`: it has a
+        network of its own, if `can_be_apart`. Raises TrialError.
         """
 
-    async def start_copy(self) -> Sandbox:
-        """Start a sandbox of the same image on this one's network, without its files. Raises TrialError."""
+    async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
+        """Start a sandbox of the same image without its files; `is_apart` as in `copy`. Raises TrialError."""
 
     async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         """Copy files into the sandbox made by `start_copy`; parameters as in `copy`. Raises TrialError."""
@@ -482,16 +486,16 @@ Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
 
 
 @contextlib.asynccontextmanager
-async def background_copy(sandbox: Copies) -> AsyncIterator[Fill]:
+async def background_copy(sandbox: Copies, *, is_apart: bool = False) -> AsyncIterator[Fill]:
     """Start a copy of `sandbox` in the background, to be filled by the first call of the yielded function.
 
-    A copy that was not filled is removed at the end of the block.
+    A copy that was not filled is removed at the end of the block. `is_apart` as in `Copies.copy`.
     """
-    begun = [asyncio.create_task(sandbox.start_copy(), name="starting a copy")]
+    begun = [asyncio.create_task(sandbox.start_copy(is_apart=is_apart), name="starting a copy")]
 
     async def fill(paths: Collection[str], removed: Collection[str]) -> Sandbox:
         if not begun:
-            return await sandbox.copy(paths, removed)
+            return await sandbox.copy(paths, removed, is_apart=is_apart)
         copy = await asyncio.shield(begun[0])
         begun.clear()
         try:

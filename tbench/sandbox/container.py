@@ -75,8 +75,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
         """Remove the container by force, in bounded time. Never raises."""
 
     @abstractmethod
-    async def start_copy(self) -> Sandbox:
-        """Start a sandbox of the same image on this one's network; see `Copies`."""
+    async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
+        """Start a sandbox of the same image; see `Copies`."""
 
     @abstractmethod
     async def make_fresh(self) -> Sandbox:
@@ -191,8 +191,12 @@ class BaseContainer(ABC, Generic[RecipeType]):
     def image_id(self) -> str:
         return self._original_recipe.image.id
 
-    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        async with background_copy(self) as fill:
+    def can_be_apart(self) -> bool:
+        recipe = self._recipe
+        return recipe.network is None and not (recipe.closed_to and recipe.has_internet)
+
+    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
+        async with background_copy(self, is_apart=is_apart) as fill:
             return await fill(paths, removed)
 
     async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:

@@ -146,11 +146,14 @@ class FakeSandbox:
     async def original(self) -> FakeSandbox:
         return self
 
-    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        async with background_copy(self) as fill:
+    def can_be_apart(self) -> bool:
+        return True
+
+    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
+        async with background_copy(self, is_apart=is_apart) as fill:
             return await fill(paths, removed)
 
-    async def start_copy(self) -> FakeSandbox:
+    async def start_copy(self, *, is_apart: bool = False) -> FakeSandbox:
         return await self.make_fresh()
 
     async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:

@@ -59,6 +59,8 @@ class SandboxRecipe:
     """The task's own image if `image` is a snapshot of one of its sandboxes."""
     shares_with: str | None = None
     """Id of the container whose network and volumes this one shares."""
+    volumes_of: str | None = None
+    """Id of the container whose volumes this one shares, but not its network."""
     loose: LooseFiles | None = None
     """Files that are copied into the working directory."""
     cpuset: tuple[int, ...] = ()
@@ -125,6 +127,7 @@ class SandboxRecipe:
             agent_user=None,
             closed_to=(),
             shares_with=None,
+            volumes_of=None,
             starts=False,
             is_fresh=True,
             more_labels={},

@@ -49,7 +49,8 @@ class MeasuredTrial(Frozen):
     unconfirmed: str = ""
     """Sign with the reason why no fresh container confirmed a pass."""
     tests: dict[str, dict[str, Status]] = Field(default={})
-    """Statuses of the tests in its logs, by step and identity; the step is empty for a task without steps."""
+    """Statuses of the tests in its logs, by step and identity; the step is empty for a task without steps. Those of
+    control tests are keyed by `control-KIND` or `STEP/control-KIND`, as in `rewards`."""
     test_files: dict[str, dict[str, str]] = Field(default={})
     """sha256 of the test files outside /tests that the output names, by step and path."""
     reward_writes: int | None = None
@@ -90,7 +91,7 @@ class MeasuredTrial(Frozen):
 class Calibration(Frozen):
     """The calibrating trials of a task with one image on one architecture."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     task: str
     task_hash: str
     image: str
@@ -145,6 +146,16 @@ class Calibration(Frozen):
         failed = (key for key in tried if not any(is_solved(each.get(key, 1.0)) for each in rewards))
         return next(failed, "").removeprefix(prefix)
 
+    def of_control(self, step: str = "") -> dict[str, bool]:
+        """Return which tests passed in every pass of the oracle, and whether they passed in its control tests.
+
+        Only for the kind of `failed_control`, and only tests that ended the same way each time.
+        """
+        key = "/".join(filter(None, (step, f"{CONTROL}-{self.failed_control(step)}")))
+        tried = [each.tests.get(key, {}) for each in self.oracle_passes]
+        passes = {name: {each.get(name) == "passed" for each in tried} for name in self.passed_by_oracle(step)}
+        return {name: found.pop() for name, found in passes.items() if len(found) == 1} if all(tried) else {}
+
     @property
     def replaced(self) -> set[tuple[str, str]]:
         """System paths that differ or are hidden in any pass of the oracle, with the start of their sha256."""
@@ -177,7 +188,7 @@ def test_differences(shown: Mapping[str, Status], calibration: Calibration, step
     if len(calibration.oracle_passes) == 1 and passed >= expected:
         missing = []  # a single pass does not show whether names of tests change each time
     found = [("not shown", missing), ("not run", not_run)]
-    words = ", ".join(f"{len(names)} {how} ({_name_list(names)})" for how, names in found if names)
+    words = ", ".join(f"{len(names)} {how} ({name_list(names)})" for how, names in found if names)
     return words and f"of {expected} tests that the oracle passes {words}"
 
 
@@ -191,10 +202,11 @@ def test_file_differences(logs: Logs, shown: Mapping[str, Status], calibration: 
     ]
     forged = sorted(claimed_passes(logs).intersection(failed)) if failed else []
     found = [(others, "differ from the oracle's"), (forged, "failed, though the output calls them passed")]
-    return ", ".join(f"{len(names)} ({_name_list(names)}) {how}" for names, how in found if names)
+    return ", ".join(f"{len(names)} ({name_list(names)}) {how}" for names, how in found if names)
 
 
-def _name_list(names: Iterable[str]) -> str:
+def name_list(names: Iterable[str]) -> str:
+    """Return the first three names, and the number of the others, as text."""
     return names_text((plain(name, 100) for name in names), 3)
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from tbench.results import CONTROL, DISARMED, NO_CONTROL_VERDICT
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
+from tbench.verify.calibration import name_list
 from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -46,9 +47,10 @@ async def try_control(
     """Return a pass, with a sign against it if control tests pass with the same work. Raises TrialError.
 
     `run` verifies the work with the tests of another task. The oracle's own work is tried with each kind of control
-    tests until one fails, and their rewards are recorded. Other work is tried with the kind that the oracle is known
-    to fail; without a verdict of theirs, the pass is unconfirmed. If there is none, or no verdict, a test that always
-    fails is added, and the sign requires pytest's report that it passed.
+    tests until one fails, and their rewards and logs are recorded. Other work is tried with the kind that the oracle is
+    known to fail, and each test has to end as it does with the oracle's work; without a verdict, the pass is
+    unconfirmed. If there is no such kind, or no verdict, a test that always fails is added, and the sign requires
+    pytest's report that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
@@ -62,8 +64,8 @@ async def try_control(
         except VerifierFailed as failure:
             verdict = verdict.with_signs(f"{NO_CONTROL_VERDICT}: {failure.type}")
         else:
-            verdict = _recorded(verdict, CONTROL, tried.reward)
-            return _disarmed(verdict) if is_solved(tried.reward) else verdict
+            verdict = _recorded(verdict, CONTROL, tried)
+            return _disarmed(verdict) if is_solved(tried.reward) else _compared(verdict, tried, oracle.of_control)
     if (failing := with_failing_test(task)) is None:
         return verdict
     try:
@@ -78,21 +80,41 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
     """Return the oracle's pass with the reward of each kind of control tests, up to the first that fails."""
     for kind, controlled in control_tests(task):
         try:
-            reward = (await run(controlled)).reward
+            tried = await run(controlled)
         except VerifierFailed:
             continue
-        verdict = _recorded(verdict, f"{CONTROL}-{kind}", reward)
-        if not is_solved(reward):
+        verdict = _recorded(verdict, f"{CONTROL}-{kind}", tried)
+        if not is_solved(tried.reward):
             break
     return verdict
 
 
-def _recorded(verdict: Verdict, key: str, reward: float) -> Verdict:
-    return verdict.with_integrity(rewards={**verdict.integrity.rewards, key: reward})
+def _recorded(verdict: Verdict, key: str, tried: Verdict) -> Verdict:
+    """Return the verdict with the reward and the logs of control tests."""
+    files = {f"{key}/{name}": data for name, data in tried.files.items() if name.startswith("verifier/")}
+    verdict = dataclasses.replace(verdict, files={**verdict.files, **files})
+    return verdict.with_integrity(rewards={**verdict.integrity.rewards, key: tried.reward})
 
 
-def _disarmed(verdict: Verdict) -> Verdict:
-    return verdict.with_signs(f"{DISARMED}: tests that must fail pass with the work in place")
+def _disarmed(verdict: Verdict, which: str = "tests that must fail") -> Verdict:
+    return verdict.with_signs(f"{DISARMED}: {which} pass with the work in place")
+
+
+def _compared(verdict: Verdict, tried: Verdict, of_control: Mapping[str, bool]) -> Verdict:
+    """Return the pass, with a sign for tests that end otherwise than with the oracle's work in the same control tests.
+
+    Work that solves the task fails the altered tests only. Work that copies values passes some of those; work that
+    stops to do so when it recognizes control tests fails others, too.
+    """
+    own, shown = tests_shown(verdict.logs), tests_shown(tried.logs)
+    differing = [name for name, passes in of_control.items() if (shown.get(name) == "passed") is not passes]
+    both = [name for name in sorted(differing) if own.get(name) == "passed"]
+    if altered := [name for name in both if not of_control[name]]:
+        verdict = _disarmed(verdict, f"{len(altered)} tests that must fail ({name_list(altered)})")
+    if others := [name for name in both if of_control[name]]:
+        listed = f"{len(others)} tests ({name_list(others)})"
+        verdict = verdict.with_signs(f"tests-recognized: {listed} fail only beside tests that expect other values")
+    return verdict
 
 
 # -- other expected values -----------------------------------------------------------------------
@@ -101,15 +123,19 @@ def _disarmed(verdict: Verdict) -> Verdict:
 def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     """Yield the kinds of control tests of a task, those that are hardest to recognize first.
 
-    `one`: other values in one function of the tests, or in one line where functions are not known; `asserted`: in all
-    assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in the data beside the
-    tests; `failing`: the same values, and a test that always fails.
+    `some`: other values in half of the functions of the tests, or in one line where functions are not known;
+    `asserted`: in all assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in
+    the data beside the tests; `failing`: the same values, and a test that always fails.
     """
     asserted = _sites(task, partial(_code_sites, asserted=True))
     compared = _sites(task, partial(_code_sites, asserted=False))
     if units := {(site.path, site.unit) for site in asserted or compared}:
-        one = min(units, key=lambda unit: _drawn(task.hash, *unit))
-        yield "one", _replaced(task, (site for site in asserted or compared if (site.path, site.unit) == one))
+        # Drawn from the tests, so that only who knows them can foretell it, and the oracle's are the same.
+        texts = {path: (entry.data or b"").decode("latin-1") for path, entry in task.tests.items()}
+        drawn = sorted(units, key=lambda unit: _drawn(*unit, texts[unit[0]]))
+        has_functions = all(_PYTEST_FILE.fullmatch(path) for path, _ in units)
+        some = drawn[: max(1, len(drawn) // 2) if has_functions else 1]
+        yield "some", _replaced(task, (site for site in asserted or compared if (site.path, site.unit) in some))
     if asserted:
         yield "asserted", _replaced(task, asserted)
     if compared != asserted:

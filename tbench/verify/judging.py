@@ -15,7 +15,7 @@ from functools import partial
 
 from tbench.errors import TrialError
 from tbench.results import CONTROL, UNCONFIRMED, is_weak
-from tbench.reward import is_solved
+from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, background_copy, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
@@ -29,6 +29,7 @@ from tbench.verify.changes.work import (
     holds_in_fresh,
     may_contain_code,
     without_system,
+    without_tests,
     work_of,
 )
 from tbench.verify.control_tests import try_control
@@ -42,6 +43,9 @@ ADDED_BY_ORACLE = ", as the oracle's passes have added it"
 """End of a sign that was cleared because it is about a file of the oracle's."""
 SYSTEM_ADDED = "system-added:"
 """Prefix of a sign with additions to the system, or removals from it, that a pass needs."""
+TESTS_ADDED = "tests-added:"
+"""Prefix of a sign with test files of the work that a pass needs."""
+NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
 _MAX_EVIDENCE = 50
 _VERIFIER_PATHS = ("/tests/", "/logs/verifier/")
 SECOND_RUN = "second-run: tests ran in this container before, with the agent's work, which may have changed it then"
@@ -104,18 +108,23 @@ class Judge:
         """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
-        async with background_copy(self.sandbox) as fill:
+        is_apart = self.sandbox.can_be_apart() and not self.oracle.needs_servers
+        async with background_copy(self.sandbox, is_apart=is_apart) as fill:
             inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
             seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
+            if is_apart and seen.has_servers and self.oracle.needs_servers is None and not self.oracle.is_own:
+                # It is not known whether tests may ask them.
+                is_apart, fill = False, self.sandbox.copy
             try:
-                verdict = await self._verify_with(fill, work)
+                verdict, is_apart = await self._verify_on_networks(fill, work, seen, is_apart=is_apart)
             except VerifierFailed as failure:
                 failure.files = {**inspection.logs, **failure.files}
                 raise
         if verdict.reward > 0:
-            verdict = await self._without_additions(verdict, work, without_system(seen, work))
+            copy = partial(self.sandbox.copy, is_apart=is_apart)
+            verdict, work = await self._without_additions(verdict, copy, seen, work)
             if may_contain_code(seen, work[0]) or self.oracle.is_own:
-                run = partial(self._verify_with, self.sandbox.copy, work)
+                run = partial(self._verify_with, copy, copy, work)
                 verdict = await try_control(verdict, self.task, run, self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
         # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
@@ -137,29 +146,65 @@ class Judge:
         evidence = (*verdict.integrity.evidence, *sorted(planted)[:_MAX_EVIDENCE])
         return verdict.with_signs(*signs).with_integrity(evidence=evidence)
 
-    async def _without_additions(self, verdict: Verdict, whole: Work, rest: Work) -> Verdict:
-        """Return a pass of the whole work or, if that changed the system, the verdict about the rest if it is as good.
+    async def _verify_on_networks(
+        self, fill: Fill, work: Work, seen: ContainerFacts, *, is_apart: bool
+    ) -> tuple[Verdict, bool]:
+        """Return the verdict of a fresh container, and whether it is apart from the agent's network. Raises TrialError.
 
-        Otherwise the pass gets a sign that names the changes that it needs.
+        If it is, and does not pass, servers of the agent's container may be missing: then another one reaches them.
+        They could tell the tests apart from control tests, so a pass gets a sign if the oracle's needs no servers.
         """
-        if rest == whole:
-            return verdict
         assert isinstance(self.sandbox, Copies)
+        apart: Verdict | VerifierFailed
         try:
-            if (of_rest := await self._verify_with(self.sandbox.copy, rest)).reward >= verdict.reward:
-                return of_rest
+            apart = await self._verify_with(fill, partial(self.sandbox.copy, is_apart=is_apart), work)
+        except VerifierFailed as failure:
+            if not (is_apart and seen.has_servers):
+                raise
+            apart = failure
+        if not (is_apart and seen.has_servers) or (isinstance(apart, Verdict) and is_solved(apart.reward)):
+            assert isinstance(apart, Verdict)
+            return apart, is_apart
+        try:
+            beside = await self._verify_with(self.sandbox.copy, self.sandbox.copy, work)
         except VerifierFailed:
-            pass
-        in_rest = set(itertools.chain(*rest))
-        needed = path_list(path for path in itertools.chain(*whole) if path not in in_rest)
-        return verdict.with_signs(
-            f"{SYSTEM_ADDED} it passes only with {needed}, added to the system or removed from it"
-        )
+            if isinstance(apart, Verdict):
+                return apart, True
+            raise
+        if isinstance(apart, Verdict) and canonical(apart.reward) >= canonical(beside.reward):
+            return apart, True
+        if beside.reward > 0:
+            beside = beside.with_signs(f"{CLEARED}{NEEDS_SERVERS}" if self.oracle.is_own else NEEDS_SERVERS)
+        return beside, False
 
-    async def _verify_with(self, fill: Fill, work: Work, task: Task | None = None) -> Verdict:
-        """Return the verdict of a fresh container with the work or, if no test ran there, of another one."""
-        assert isinstance(self.sandbox, Copies)
-        fills = iter((fill, self.sandbox.copy))
+    async def _without_additions(
+        self, verdict: Verdict, copy: Fill, seen: ContainerFacts, work: Work
+    ) -> tuple[Verdict, Work]:
+        """Return a pass, and the work that it is about, without what may influence tests in unknown ways.
+
+        That is left out if the rest passes as well; otherwise the pass gets a sign that names it.
+        """
+        for kind, rest_of, why in (
+            (SYSTEM_ADDED, without_system, "added to the system or removed from it"),
+            (TESTS_ADDED, without_tests, "collected by pytest beside the tests"),
+        ):
+            if (rest := rest_of(seen, work)) == work:
+                continue
+            try:
+                of_rest = await self._verify_with(copy, copy, rest)
+            except VerifierFailed:
+                of_rest = None
+            if of_rest is not None and of_rest.reward >= verdict.reward:
+                verdict, work = of_rest, rest
+            else:
+                in_rest = set(itertools.chain(*rest))
+                needed = path_list(path for path in itertools.chain(*work) if path not in in_rest)
+                verdict = verdict.with_signs(f"{kind} it passes only with {needed}, {why}")
+        return verdict, work
+
+    async def _verify_with(self, fill: Fill, refill: Fill, work: Work, task: Task | None = None) -> Verdict:
+        """Return the verdict of a fresh container made by `fill` or, if no test ran there, of one made by `refill`."""
+        fills = iter((fill, refill))
 
         async def run(_: bool) -> Verdict:
             # Removed at once: a server in it could answer the tests of the next container on the same network.

@@ -15,7 +15,7 @@ from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, test_differences, test_file_differences
 from tbench.verify.changes.facts import OracleSystem, path_list
-from tbench.verify.judging import CLEARED, MAX_REPLACED, Judge
+from tbench.verify.judging import CLEARED, MAX_REPLACED, NEEDS_SERVERS, Judge
 from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed, logs_among, verify, verify_twice
 
@@ -78,7 +78,14 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
     """Return the facts of a calibration that a verifier needs while it runs; `is_oracle`: on the oracle's own work."""
     if oracle is None:
         return OracleSystem(is_own=is_oracle)
-    return OracleSystem(frozenset(oracle.replaced), is_oracle, oracle.failed_control(task.step_name))
+    step = task.step_name
+    return OracleSystem(
+        frozenset(oracle.replaced),
+        is_oracle,
+        oracle.failed_control(step),
+        NEEDS_SERVERS in oracle.usual_signs(step, shared=True) if oracle.passes_fresh and not is_oracle else None,
+        oracle.of_control(step),
+    )
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:

@@ -22,7 +22,7 @@ class Slow(FakeSandbox):
         self.fails = fails
         self.let_start = asyncio.Event()
 
-    async def start_copy(self) -> FakeSandbox:
+    async def start_copy(self, *, is_apart: bool = False) -> FakeSandbox:
         made = await self.make_fresh()
         try:
             await self.let_start.wait()

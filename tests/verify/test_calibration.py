@@ -111,7 +111,7 @@ def test_a_calibration_is_found_by_content_image_and_architecture(make_task: Mak
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"schema_version": 2}', b"\xff", b"null"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"schema_version": 1}', b"\xff", b"null"])
 def test_a_broken_file_is_reported_in_one_line(make_task: MakeTask, tmp_path: Path, content: bytes) -> None:
     task, said = Task.read(make_task()), list[str]()
     path = save_calibration(calibration(task_hash=task.hash), tmp_path)
@@ -225,11 +225,11 @@ def test_test_files_that_differ_between_oracle_passes_are_not_compared() -> None
 
 
 ROWS: list[tuple[list[dict[str, float]], str]] = [
-    ([{"control-one": 0.0}] * 2, "one"),
-    ([{"control-one": 1.0, "control-asserted": 0.5}] * 2, "asserted"),
-    ([{"control-one": 0.0}, {"control-one": 1.0, "control-asserted": 0.0}], ""),
-    ([{"control-one": 0.0}, {}], ""),
-    ([{"control-one": 1.0}], ""),
+    ([{"control-some": 0.0}] * 2, "some"),
+    ([{"control-some": 1.0, "control-asserted": 0.5}] * 2, "asserted"),
+    ([{"control-some": 0.0}, {"control-some": 1.0, "control-asserted": 0.0}], ""),
+    ([{"control-some": 0.0}, {}], ""),
+    ([{"control-some": 1.0}], ""),
     ([{"control": 0.0}], ""),
     ([], ""),
 ]
@@ -241,6 +241,20 @@ def test_the_kind_of_control_tests_is_one_that_every_oracle_pass_failed(
 ) -> None:
     oracle = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(rewards)))
     assert oracle.failed_control() == expected
+
+
+def test_of_control_tests_those_are_known_that_end_the_same_way_every_time() -> None:
+    own, first = {"a": PASSED, "b": PASSED, "c": PASSED, "d": FAILED}, {"a": PASSED, "b": FAILED, "c": PASSED}
+    rewards, second = {"control-some": 0.0}, {"a": PASSED, "c": FAILED, "d": FAILED}
+    passes = [
+        trial(repetition=number, rewards=rewards, tests={"": own, "control-some": each, "control-data": {"a": FAILED}})
+        for number, each in enumerate((first, second))
+    ]
+    assert calibration(*passes).of_control() == {"a": True, "b": False}
+    assert calibration(*passes, trial(repetition=2, rewards=rewards, tests={"": own})).of_control() == {}
+    steps = trial(rewards={"one/control-data": 0.0}, tests={"one": own, "one/control-data": first})
+    assert calibration(steps).of_control("one") == {"a": True, "b": False, "c": True}
+    assert calibration(steps).of_control() == calibration().of_control() == {}
 
 
 def test_control_tests_are_compared_by_step() -> None:

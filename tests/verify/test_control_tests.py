@@ -130,19 +130,25 @@ def test_comparisons_of_a_script_are_altered_except_those_of_exit_codes(task_of:
 
 def test_without_assertions_one_of_the_compared_functions_has_other_values(task_of: Callable[..., Task]) -> None:
     task = task_of(test_outputs__py="def a():\n    return f() == 1\n\n\ndef b():\n    return g() == 5\n")
-    found = altered(task, "one", "test_outputs.py") or ""
+    found = altered(task, "some", "test_outputs.py") or ""
     assert ("f() == 2" in found) is not ("g() == 6" in found)
 
 
-def test_one_function_has_other_values_and_which_one_depends_on_the_task(task_of: Callable[..., Task]) -> None:
+def test_half_of_the_functions_have_other_values_and_which_depends_on_the_tests(task_of: Callable[..., Task]) -> None:
     own = "".join(f"def test_{n}():\n    assert f({n}) == {n}0\n    assert g({n}) == {n}1\n" for n in range(10, 18))
     changed = set()
     for number in range(12):
-        found = altered(task_of(test_outputs__py=f"{own}# {number}\n"), "one", "test_outputs.py") or ""
+        found = altered(task_of(test_outputs__py=f"{own}# {number}\n"), "some", "test_outputs.py") or ""
         differs = {line for line in found.splitlines() if line not in own.splitlines() and not line.startswith("#")}
-        assert len(differs) == 2
+        assert len(differs) == 8
         changed |= differs
-    assert len(changed) > 4
+    assert len(changed) > 12
+
+
+def test_without_pytest_only_one_line_has_other_values(task_of: Callable[..., Task]) -> None:
+    own = "".join(f"assert(f({n}) == {n});\n" for n in range(8))
+    found = altered(task_of(main__c=own), "some", "main.c") or ""
+    assert len(set(found.splitlines()) - set(own.splitlines())) == 1
 
 
 def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
@@ -150,7 +156,7 @@ def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
     (task.path / "tests" / "more.py").mkdir()
     (task.path / "tests" / "test_more.py").mkdir()
     task = Task.read(task.path)
-    assert altered(task, "one", "test_outputs.py") == "assert f() == 4"
+    assert altered(task, "some", "test_outputs.py") == "assert f() == 4"
     controlled = with_failing_test(task)
     assert controlled is not None and controlled[0].tests["test_more.py"] == task.tests["test_more.py"]
 
@@ -167,7 +173,7 @@ def test_each_kind_is_yielded_once_and_the_failing_test_last(task_of: Callable[.
     assert [kind for kind, _ in control_tests(task_of())] == []
     task = task_of(SCRIPT, test_outputs__py="x = f() == 2\nassert f() == 3", expected__txt="x")
     kinds = [kind for kind, _ in control_tests(task)]
-    assert kinds == ["one", "asserted", "compared", "script", "data", "failing"]
+    assert kinds == ["some", "asserted", "compared", "script", "data", "failing"]
 
 
 # -- a test that always fails --------------------------------------------------------------------
@@ -231,11 +237,11 @@ CHECKED = "def test_x():\n    assert f() == 1\n"
 @pytest.mark.parametrize(
     ("outcomes", "recorded"),
     [
-        ([0.0], {"one": 0.0}),
-        ([1.0, 0.0], {"one": 1.0, "asserted": 0.0}),
+        ([0.0], {"some": 0.0}),
+        ([1.0, 0.0], {"some": 1.0, "asserted": 0.0}),
         ([None, 0.5], {"asserted": 0.5}),
-        ([1.0, 1.0, 0.0], {"one": 1.0, "asserted": 1.0, "failing": 0.0}),
-        ([1.0, None, None], {"one": 1.0}),
+        ([1.0, 1.0, 0.0], {"some": 1.0, "asserted": 1.0, "failing": 0.0}),
+        ([1.0, None, None], {"some": 1.0}),
     ],
 )
 async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(
@@ -253,7 +259,7 @@ async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(
     assert (found.reward, found.integrity.tamper, left) == (1.0, (), [])
 
 
-@pytest.mark.parametrize("kind", ["one", "asserted", "failing"])
+@pytest.mark.parametrize("kind", ["some", "asserted", "failing"])
 @pytest.mark.parametrize("reward", [1.0, 0.0])
 async def test_a_pass_of_the_kind_that_the_oracle_fails_is_a_sign(
     task_of: Callable[..., Task], kind: str, reward: float
@@ -266,6 +272,30 @@ async def test_a_pass_of_the_kind_that_the_oracle_fails_is_a_sign(
     found = await try_control(passed(BEFORE), task, run, oracle)
     assert found.integrity.rewards == {CONTROL: reward}
     assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-disarmed"] * (reward == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "kinds"),
+    [
+        ("t.py::test_a FAILED\nt.py::test_b PASSED\n== 1 failed, 1 passed in 0.1s ==", []),
+        ("t.py::test_a PASSED\nt.py::test_b FAILED\n== 1 failed, 1 passed in 0.1s ==", ["disarmed", "recognized"]),
+        ("t.py::test_a FAILED\nt.py::test_b FAILED\n== 2 failed in 0.1s ==", ["recognized"]),
+        ("t.py::test_a FAILED\nt.py::test_b SKIPPED\n== 1 failed, 1 skipped in 0.1s ==", ["recognized"]),
+        ("t.py::test_a PASSED\nt.py::test_b PASSED\n== 2 passed, 1 error in 0.1s ==", ["disarmed"]),
+        ("t.py::test_a ERROR\nt.py::test_b PASSED\nt.py::test_new FAILED\n== 2 failed, 1 passed in 1s ==", []),
+    ],
+)
+async def test_each_test_has_to_end_as_with_the_oracles_work_in_the_same_control_tests(
+    task_of: Callable[..., Task], output: str, kinds: list[str]
+) -> None:
+    async def run(changed: Task) -> Verdict:
+        return passed(output.encode(), 0.0)
+
+    own = passed(b"t.py::test_a PASSED\nt.py::test_b PASSED\n== 2 passed in 0.1s ==")
+    oracle = OracleSystem(control="some", of_control={"t::test_a": False, "t::test_b": True, "t::test_c": True})
+    found = await try_control(own, task_of(test_outputs__py=CHECKED), run, oracle)
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == [f"tests-{kind}" for kind in kinds]
+    assert found.reward == 1.0 and found.files["control/verifier/stdout.txt"] == output.encode()
 
 
 @pytest.mark.parametrize("of_failing_test", [1.0, 0.0, None])
@@ -281,7 +311,7 @@ async def test_control_tests_without_a_verdict_leave_a_pass_unconfirmed_and_a_fa
         return passed(b"== 2 passed in 0.1s ==", of_failing_test)
 
     task = task_of(test_outputs__py=CHECKED)
-    found = await try_control(passed(BEFORE), task, run, OracleSystem(control="one"))
+    found = await try_control(passed(BEFORE), task, run, OracleSystem(control="some"))
     assert tried == [True, False] and found.integrity.rewards == {}
     signs = ["unconfirmed", *["tests-disarmed"] * (of_failing_test == 1.0)]
     assert [sign.partition(":")[0] for sign in found.integrity.tamper] == signs
@@ -292,7 +322,7 @@ async def test_a_verdict_below_a_full_pass_is_returned_as_it_is(task_of: Callabl
     solved = passed(BEFORE)
     assert await try_control(solved, task_of(), None, OracleSystem(is_own=True)) is solved  # type: ignore[arg-type]
     found, task = passed(BEFORE, reward), task_of(test_outputs__py="assert f() == 1")
-    assert await try_control(found, task, None, OracleSystem(control="one")) is found  # type: ignore[arg-type]
+    assert await try_control(found, task, None, OracleSystem(control="some")) is found  # type: ignore[arg-type]
 
 
 def test_the_name_of_the_added_test_takes_precedence_over_numbers() -> None:

@@ -70,8 +70,8 @@ class Container(FakeSandbox):
         self.copies.append(made)
         return made
 
-    async def start_copy(self) -> FakeSandbox:
-        return self._made("copy")
+    async def start_copy(self, *, is_apart: bool = False) -> FakeSandbox:
+        return self._made("copy" if is_apart else "beside")
 
     async def make_fresh(self) -> FakeSandbox:
         return self._made("fresh one")
@@ -699,11 +699,61 @@ async def test_signs_about_the_text_of_a_deliverable_are_cleared_if_the_control_
 ) -> None:
     path = make_task("controlled")
     (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
-    known = OracleSystem(control="one")
+    known = OracleSystem(control="some")
     here = scene(seen=container({DONE: b"x"}, instruction=ASKED), signs=(MENTIONS,), oracle=known)
     here.task = Task.read(path)
     found = await here.judged("fresh", verdict(1.0), verdict(reward))
     assert kinds_of(found) == kinds and found.integrity.rewards == {"control": reward}
+
+
+# -- servers of the agent's container ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("oracle", "has_servers", "results", "verified", "kinds"),
+    [
+        (NO_ORACLE, False, [1.0], ["copy"], []),
+        (NO_ORACLE, True, [1.0], ["beside"], []),
+        (OracleSystem(needs_servers=False), False, [0.0], ["copy"], []),
+        (OracleSystem(needs_servers=False), True, [1.0], ["copy"], []),
+        (OracleSystem(needs_servers=False), True, [0.0, 1.0], ["copy", "beside"], ["needs-servers"]),
+        (OracleSystem(needs_servers=False), True, [0.0, 0.0], ["copy", "beside"], []),
+        (OracleSystem(needs_servers=False), True, [0.5, 0.5], ["copy", "beside"], []),
+        (OracleSystem(needs_servers=False), True, [None, 1.0], ["copy", "beside"], ["needs-servers"]),
+        (OracleSystem(needs_servers=False), True, [0.0, None], ["copy", "beside"], []),
+        (OracleSystem(needs_servers=True), True, [1.0], ["beside"], []),
+        (OracleSystem(is_own=True), True, [1.0], ["copy"], []),
+        (OracleSystem(is_own=True), True, [0.0, 1.0], ["copy", "beside"], ["cleared"]),
+    ],
+)
+async def test_servers_of_the_agents_container_are_reached_only_where_the_tests_need_them(
+    scene: SceneOf, oracle: OracleSystem, has_servers: bool, results: list[float | None], verified: list[str],
+    kinds: list[str],
+) -> None:  # fmt: skip
+    here = scene(seen=container({"/app/done.txt": b"x"}, has_servers=has_servers), oracle=oracle)
+    given = [failed() if reward is None else verdict(reward) for reward in results]
+    found = await here.judged("fresh", *given)
+    assert [each.removesuffix(" verified") for each in here.done if each.endswith(" verified")] == verified
+    assert found.reward == max(reward or 0.0 for reward in results)
+    assert kinds_of(found) == kinds
+
+
+async def test_without_a_verdict_on_either_network_the_last_error_is_raised(scene: SceneOf) -> None:
+    here = scene(seen=container({DONE: b"x"}, has_servers=True), oracle=OracleSystem(needs_servers=False))
+    assert (await here.raised("fresh", failed(), failed("verifier_timeout"))).type == "verifier_timeout"
+
+
+async def test_test_files_that_pytest_collects_in_the_work_are_left_out_if_it_passes_without_them(
+    scene: SceneOf, make_task: Any
+) -> None:
+    own = {"/app/answer.txt": b"x", "/app/deep/test_a.py": b"", "/app/a_test.py": b"", "/data/test_b.py": b""}
+    for reward, kinds in ((1.0, []), (0.0, ["tests-added"])):
+        here = scene(seen=container(own, script="cd /app\npytest -rA\n"))
+        found = await here.judged("fresh", verdict(1.0), verdict(reward))
+        assert "copied /app/answer.txt /data/test_b.py" in here.done
+        assert found.reward == 1.0 and kinds_of(found) == kinds
+    for more in ({"instruction": "Make /app/a_test.py and /app/deep/test_a.py."}, {"script": "pytest /tests\n"}):
+        assert (await scene(seen=container(own, **more)).judged("fresh", verdict(1.0))).integrity.tamper == ()
 
 
 class Cramped(FakeSandbox):

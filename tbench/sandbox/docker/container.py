@@ -237,9 +237,14 @@ class Container(BaseContainer[Recipe]):
     async def original(self) -> Sandbox:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
-    async def start_copy(self) -> Container:
-        recipe = self._original_recipe
-        return await self._another(dataclasses.replace(recipe, shares_with=self.container_id, network=self._network))
+    def can_be_apart(self) -> bool:
+        return super().can_be_apart() and self._recipe.options is None
+
+    async def start_copy(self, *, is_apart: bool = False) -> Container:
+        recipe, is_apart = self._original_recipe, is_apart and self.can_be_apart()
+        own, other = ("volumes_of", "shares_with") if is_apart else ("shares_with", "volumes_of")
+        shared: dict[str, Any] = {own: self.container_id, other: None}
+        return await self._another(dataclasses.replace(recipe, network=self._network, **shared))
 
     async def make_fresh(self) -> Sandbox:
         recipe = self._original_recipe

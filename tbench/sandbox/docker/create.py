@@ -67,7 +67,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         **limits_host_config(recipe.limits, engine),
         network_mode=_network_mode(recipe),
         # The content of volumes is not in a copy's image.
-        volumes_from=[recipe.shares_with] if recipe.shares_with else None,
+        volumes_from=list(filter(None, (recipe.shares_with or recipe.volumes_of,))) or None,
         cap_add=list(recipe.cap_add) or None,
         dns=[ROUTER] if recipe.has_router else None,
         # The engine adds no entry for the host name if the container has no network.

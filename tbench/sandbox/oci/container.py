@@ -277,8 +277,9 @@ class OciContainer(BaseContainer[SandboxRecipe]):
     async def original(self) -> Sandbox:
         return await self._place.originals.get(self._original_recipe, partial(self.start, self._place), _is_running)
 
-    async def start_copy(self) -> OciContainer:
-        return await self._another(dataclasses.replace(self._original_recipe, shares_with=self.container_id))
+    async def start_copy(self, *, is_apart: bool = False) -> OciContainer:
+        shares_with = None if is_apart and self.can_be_apart() else self.container_id
+        return await self._another(dataclasses.replace(self._original_recipe, shares_with=shares_with))
 
     async def make_fresh(self) -> Sandbox:
         return await self._another(dataclasses.replace(self._original_recipe, shares_with=None))

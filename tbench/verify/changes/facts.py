@@ -338,6 +338,11 @@ class OracleSystem:
     """Whether the container is the oracle's own: all its additions are allowed."""
     control: str = ""
     """Kind of control tests that the oracle's work is known to fail; empty for none."""
+    needs_servers: bool | None = None
+    """Whether the oracle's work passes in a fresh container only if that reaches servers of the agent's; None if
+    unknown."""
+    of_control: Mapping[str, bool] = field(default_factory=dict)
+    """Whether the oracle's work passes each test of those, if that is the same every time."""
 
 
 NO_ORACLE = OracleSystem()
@@ -364,6 +369,8 @@ class ContainerFacts:
     oracle: OracleSystem = NO_ORACLE
     left_out: frozenset[str] = frozenset()
     """Paths of the work that are not copied."""
+    has_servers: bool = False
+    """Whether anything can be asked on the container's network."""
 
     @cached_property
     def homes(self) -> frozenset[str]:

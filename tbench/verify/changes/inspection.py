@@ -157,6 +157,7 @@ async def inspect_container(
         mentions=tuple(path for path in found.mentions if path in mentioning),
         changed_by_tests=walked.later,
         left_out=frozenset(links),
+        has_servers=found.has_servers,
     )
     left += [Sign("unread", path, "is 4 GB or larger, and is not copied") for path in sorted(large)]
     signs = [*host_signs(seen), *tampering_signs(seen), *_unread(seen, sums | contents), *left]
@@ -229,6 +230,8 @@ class _LookOutput:
     links: Mapping[str, str]
     """Final target of each link; empty if it is broken."""
     memory_peak_bytes: int
+    has_servers: bool
+    """Whether anything can be asked on the container's network."""
     logs: Mapping[str, bytes]
 
     @classmethod
@@ -240,8 +243,8 @@ class _LookOutput:
     @classmethod
     def read(cls, printed: bytes) -> _LookOutput:
         """Parse the output of an inspection without a walk."""
-        sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
-        modes, sums, mentions, large, links, peak, archive = sections[:7]
+        sections = printed.removesuffix(_END).split(b"\0", 8)[1:] + [b""] * 8
+        modes, sums, mentions, large, links, peak, servers, archive = sections[:8]
         held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
         digests = sums_by_path(_text(sums))
         files, mentioning = dict[str, File](), [*_lines(mentions)]
@@ -254,7 +257,7 @@ class _LookOutput:
         pairs = _text(links).split("\n")
         about = tuple(mentioning), _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-        return cls(files, *about, max(map(int, peak.split()), default=0), logs)
+        return cls(files, *about, max(map(int, peak.split()), default=0), bool(servers), logs)
 
     def find_missing(self, sums: set[str], contents: set[str], changed: Collection[str]) -> set[str]:
         """Return the paths whose checksum or content is missing: the inspection after a walk omits large files."""

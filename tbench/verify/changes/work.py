@@ -20,6 +20,7 @@ _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"}
 _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 """Suffix of a settings file's name, behind the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
+_TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
 _DATA = re.compile(r".*\.(?:txt|md|rst|log|out|json|jsonl|csv|tsv|png|jpe?g|gif|pem|key|crt)", re.IGNORECASE)
 """Names of data files, which are never executed and lead to no other file, as archives, pickles and databases may."""
 KINDS_ABOUT_TEXT = frozenset({"module-patched", "mentions-verifier"})
@@ -83,6 +84,16 @@ def without_system(seen: ContainerFacts, work: Work) -> Work:
         return path in seen.tests.asked_for or not is_system(seen, path)
 
     return list(filter(is_own, work[0])), list(filter(is_own, work[1]))
+
+
+def without_tests(seen: ContainerFacts, work: Work) -> Work:
+    """Return the work without new test files that pytest would collect and that the instruction does not name."""
+    roots = tuple(f"{root.rstrip('/')}/" for root in seen.tests.pytest_roots)
+
+    def is_collected(path: str) -> bool:
+        return path.startswith(roots) and _TEST_FILE.fullmatch(path) is not None and not seen.tests.asks_for(path)
+
+    return [path for path in work[0] if path in seen.image.paths or not is_collected(path)], work[1]
 
 
 def _is_work(seen: ContainerFacts, path: str, change: str) -> bool:
