@@ -14,7 +14,7 @@ import itertools
 import re
 import string
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +37,8 @@ _SHELL_COMPARISON = re.compile(
     rb"(?:\s(?:==?|!=|-eq|-ne|-lt|-le|-gt|-ge)\s+|\bgrep\b(?:\s+-[\w-]+)*\s+)(" + _LITERAL + rb"|[\w.-]+)"
 )
 _EXIT_CODE = re.compile(rb"\$[?#]|PIPESTATUS")
+_CALLED_BY_RUNNERS = re.compile(r"test|pytest_|set_?up|tear_?down|load_tests|__")
+"""Names of functions that are called, or looked up, by a test runner or by Python."""
 _ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertAlmostEqual")
 _MAX_DATA_BYTES = 1 << 20
 
@@ -123,19 +125,16 @@ def _compared(verdict: Verdict, tried: Verdict, of_control: Mapping[str, bool]) 
 def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     """Yield the kinds of control tests of a task, those that are hardest to recognize first.
 
-    `some`: other values in half of the functions of the tests, or in one line where functions are not known;
+    `some`: another value in half of the functions of the tests, or in one line where functions are not known;
     `asserted`: in all assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in
-    the data beside the tests; `failing`: the same values, and a test that always fails.
+    the data beside the tests; `failing`: the same values, and a test that always fails. In `some` and `failing`, helper
+    functions of the tests have other names: work that calls them fails.
     """
     asserted = _sites(task, partial(_code_sites, asserted=True))
     compared = _sites(task, partial(_code_sites, asserted=False))
-    if units := {(site.path, site.unit) for site in asserted or compared}:
-        # Drawn from the tests, so that only who knows them can foretell it, and the oracle's are the same.
-        texts = {path: (entry.data or b"").decode("latin-1") for path, entry in task.tests.items()}
-        drawn = sorted(units, key=lambda unit: _drawn(*unit, texts[unit[0]]))
-        has_functions = all(_PYTEST_FILE.fullmatch(path) for path, _ in units)
-        some = drawn[: max(1, len(drawn) // 2) if has_functions else 1]
-        yield "some", _replaced(task, (site for site in asserted or compared if (site.path, site.unit) in some))
+    helpers = _sites(task, partial(_helper_sites, task))
+    if sites := asserted or compared:
+        yield "some", _replaced(task, [*_some(task, sites), *helpers])
     if asserted:
         yield "asserted", _replaced(task, asserted)
     if compared != asserted:
@@ -144,8 +143,29 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
         yield "script", _replaced(task, script)
     if data := _sites(task, _data_sites):
         yield "data", _replaced(task, data)
-    if failing := with_failing_test(task):
+    if failing := with_failing_test(_replaced(task, helpers)):
         yield "failing", failing[0]
+
+
+def _some(task: Task, sites: Sequence[_Site]) -> Iterator[_Site]:
+    """Yield the sites of one assertion in half of the functions, or of one line where functions are not known.
+
+    They are drawn from the tests, so that only who knows those can foretell them, and the oracle's are the same. More
+    than one assertion would hide that work copies the value of the first one.
+    """
+    texts = {path: (entry.data or b"").decode("latin-1") for path, entry in task.tests.items()}
+
+    def drawn(path: str, *place: str) -> str:
+        return _drawn(path, *place, texts[path])
+
+    lines = {(site.path, site.unit, site.line) for site in sites}
+    chosen = {each[:2]: each for each in sorted(lines, key=lambda each: drawn(*each))}
+    # A helper function may be part of every test.
+    tests = [unit for unit in chosen if unit[1].startswith("test")]
+    units = sorted(tests or chosen, key=lambda unit: drawn(*unit))
+    has_functions = all(_PYTEST_FILE.fullmatch(path) for path, _ in units)
+    some = {chosen[unit] for unit in units[: max(1, len(units) // 2) if has_functions else 1]}
+    return (site for site in sites if (site.path, site.unit, site.line) in some)
 
 
 @dataclass(frozen=True)
@@ -158,6 +178,8 @@ class _Site:
     replacement: bytes
     unit: str
     """Name of the function, or number of the line, that the piece belongs to."""
+    line: str = ""
+    """Number of the line of the value that the piece belongs to, in a function."""
 
 
 def _sites(task: Task, find: Callable[[str, bytes], Iterable[_Site]]) -> list[_Site]:
@@ -225,17 +247,10 @@ def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
 
 
 def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:
-    try:
-        tree = ast.parse(data.decode())  # positions are those in UTF-8, whatever the file declares
-    except (SyntaxError, ValueError, RecursionError):
+    if (tree := _parsed(data)) is None:
         yield from _line_sites(path, data)
         return
-    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
-
-    def span(node: ast.expr) -> tuple[int, int]:
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-
+    span = partial(_span, _line_starts(data))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for side in _expected(tree, asserted):
         inside = [each for each in functions if each.lineno <= side.lineno <= (each.end_lineno or 0)]
@@ -248,7 +263,48 @@ def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:
                 replacement = repr(node.value + 1).encode()
             else:
                 replacement = _other_literal(data[slice(*where)])
-            yield _Site(path, *where, replacement, unit)
+            yield _Site(path, *where, replacement, unit, str(side.lineno))
+
+
+def _helper_sites(task: Task, path: str, data: bytes) -> Iterator[_Site]:
+    """Yield the names of functions in a pytest file that only its own code calls, to be replaced by other names."""
+    tree = _parsed(data) if _PYTEST_FILE.fullmatch(path) else None
+    if tree is None:
+        return
+    nodes, span = list(ast.walk(tree)), partial(_span, _line_starts(data))
+    own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.decorator_list]
+    words = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    words += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    words += [node.asname or node.name for node in nodes if isinstance(node, ast.alias)]
+    others = b"\n".join(entry.data or b"" for name, entry in task.tests.items() if name != path)
+    for function in own:
+        name = function.name.encode()
+        is_known = function.name in words or re.search(rb"\b" + name + rb"\b", others) is not None
+        if is_known or _CALLED_BY_RUNNERS.match(function.name):
+            continue
+        other = name + b"_" + _drawn(data.decode("latin-1"), function.name)[:4].encode()
+        start = data.index(name, span(function)[0])
+        yield _Site(path, start, start + len(name), other, "helpers")
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id == function.name:
+                yield _Site(path, *span(node), other, "helpers")
+
+
+def _parsed(data: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(data.decode())  # positions are those in UTF-8, whatever the file declares
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _line_starts(data: bytes) -> list[int]:
+    return [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+
+
+def _span(starts: Sequence[int], node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Return the first and last byte of a node."""
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
 
 def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:

@@ -44,7 +44,7 @@ ADDED_BY_ORACLE = ", as the oracle's passes have added it"
 SYSTEM_ADDED = "system-added:"
 """Prefix of a sign with additions to the system, or removals from it, that a pass needs."""
 TESTS_ADDED = "tests-added:"
-"""Prefix of a sign with test files of the work that a pass needs."""
+"""Prefix of a sign with files of the work that a pass needs, and that may be taken for the tests' own."""
 NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
 _MAX_EVIDENCE = 50
 _VERIFIER_PATHS = ("/tests/", "/logs/verifier/")
@@ -186,7 +186,7 @@ class Judge:
         """
         for kind, rest_of, why in (
             (SYSTEM_ADDED, without_system, "added to the system or removed from it"),
-            (TESTS_ADDED, without_tests, "collected by pytest beside the tests"),
+            (TESTS_ADDED, without_tests, "which pytest collects or the tests name, and the instruction does not"),
         ):
             if (rest := rest_of(seen, work)) == work:
                 continue

@@ -743,8 +743,21 @@ async def test_without_a_verdict_on_either_network_the_last_error_is_raised(scen
     assert (await here.raised("fresh", failed(), failed("verifier_timeout"))).type == "verifier_timeout"
 
 
+async def test_paths_outside_of_the_working_directory_that_only_the_tests_name_are_left_out_in_the_same_way(
+    scene: SceneOf,
+) -> None:
+    own = {"/app/answer.txt": b"x", "/app/named.txt": b"", "/tmp/tested": b"", "/tmp/tested/x": b"", "/tmp/other": b""}
+    script = "grep x /app/named.txt; ls /tmp/tested/ /opt"
+    for reward, kinds in ((1.0, []), (0.0, ["tests-added"])):
+        here = scene(seen=container(own, script=script))
+        assert kinds_of(await here.judged("fresh", verdict(1.0), verdict(reward))) == kinds
+        assert "copied /app/answer.txt /app/named.txt /tmp/other" in here.done
+    asked = scene(seen=container(own, script=script, instruction="Make /tmp/tested."))
+    assert (await asked.judged("fresh", verdict(1.0))).integrity.tamper == ()
+
+
 async def test_test_files_that_pytest_collects_in_the_work_are_left_out_if_it_passes_without_them(
-    scene: SceneOf, make_task: Any
+    scene: SceneOf,
 ) -> None:
     own = {"/app/answer.txt": b"x", "/app/deep/test_a.py": b"", "/app/a_test.py": b"", "/data/test_b.py": b""}
     for reward, kinds in ((1.0, []), (0.0, ["tests-added"])):

@@ -87,13 +87,21 @@ def without_system(seen: ContainerFacts, work: Work) -> Work:
 
 
 def without_tests(seen: ContainerFacts, work: Work) -> Work:
-    """Return the work without new test files that pytest would collect and that the instruction does not name."""
+    """Return the work without new files that may be taken for the tests' own, and that the instruction does not name.
+
+    Those are test files that pytest would collect, and paths outside of the working directory that the tests name.
+    """
     roots = tuple(f"{root.rstrip('/')}/" for root in seen.tests.pytest_roots)
+    inside = f"{seen.tests.workdir.rstrip('/')}/"
 
-    def is_collected(path: str) -> bool:
-        return path.startswith(roots) and _TEST_FILE.fullmatch(path) is not None and not seen.tests.asks_for(path)
+    def is_of_tests(path: str) -> bool:
+        is_collected = path.startswith(roots) and _TEST_FILE.fullmatch(path) is not None
+        is_named = path in seen.tests.named_paths and not f"{path}/".startswith(inside)
+        return (is_collected or is_named) and path not in seen.image.paths and not seen.tests.asks_for(path)
 
-    return [path for path in work[0] if path in seen.image.paths or not is_collected(path)], work[1]
+    left = {path for path in work[0] if is_of_tests(path)}
+    folders = tuple(f"{path}/" for path in left)
+    return [path for path in work[0] if path not in left and not path.startswith(folders)], work[1]
 
 
 def _is_work(seen: ContainerFacts, path: str, change: str) -> bool:
