@@ -5,8 +5,10 @@
  * be. The program ends with this.
  *
  * With TBENCH_END in the environment, which the program does not get, that is printed behind what the program has
- * printed, and 1 if it reached the limit, else 0: whoever reads knows that it is whole, and that no connection was
- * cut. Nobody in the container can open its output by way of it, as it is not dumpable. */
+ * printed, then 1 if it reached the limit, else 0, and its exit code in three digits: whoever reads knows that it is
+ * whole, and that no connection was cut. Nobody in the container can open its output by way of it, as it is not
+ * dumpable. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -38,12 +40,12 @@ static void run(char **program, pid_t parent, const sigset_t *before) {
 }
 
 /* It is short, so a pipe that has room takes it whole; who does not read for a minute is given up. */
-static void tell(char *end, int at_limit) {
+static void tell(const char *end, int at_limit, int code) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    size_t length = strlen(end);
-    end[length] = at_limit ? '1' : '0'; /* instead of its NUL */
+    char *told = NULL;
+    int length = asprintf(&told, "%s%d%03d", end, at_limit, code);
     signal(SIGPIPE, SIG_IGN);
-    if (poll(&out, 1, TELL_MS) == 1 && write(STDOUT_FILENO, end, length + 1) < 0)
+    if (length > 0 && poll(&out, 1, TELL_MS) == 1 && write(STDOUT_FILENO, told, (size_t)length) < 0)
         return;
 }
 
@@ -82,7 +84,8 @@ int main(int count, char **words) {
         struct timespec wait = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
         sigtimedwait(&child_news, NULL, &wait);
     }
+    status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (end != NULL)
-        tell(end, at_limit);
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        tell(end, at_limit, status);
+    return status;
 }

@@ -22,10 +22,14 @@ END = "TBENCH_END"
 """Variable with the mark that is printed after a command's output (images/tools/limit.c)."""
 
 
+_TOLD = 4
+"""Number of digits after a mark."""
+
+
 class EndOfOutput:
     """Finds the mark at the end of a command's output; it is missing if the connection was cut.
 
-    The byte after the mark tells whether the command reached its time limit.
+    After the mark follow one digit, whether the command reached its time limit, and three of its exit code.
     """
 
     def __init__(self) -> None:
@@ -35,6 +39,7 @@ class EndOfOutput:
         self._held = b""
         self.at_limit: bool | None = None
         """Whether the command reached its time limit; None before the end."""
+        self.exit_code: int | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -47,12 +52,12 @@ class EndOfOutput:
             return data
         data = self._held + data
         before, _, behind = data.partition(self._mark)
-        if behind:
-            self.at_limit, self._held = behind.startswith(b"1"), b""
-            return before + behind[1:]
+        if len(behind) >= _TOLD and behind[:_TOLD].isdigit():
+            self.at_limit, self.exit_code, self._held = behind.startswith(b"1"), int(behind[1:_TOLD]), b""
+            return before + behind[_TOLD:]
         # The mark's first byte occurs in it only once.
-        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark)))
-        if at < 0 or not self._mark.startswith(data[at:]):
+        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark) - _TOLD))
+        if at < 0 or not (self._mark.startswith(data[at:]) or data.startswith(self._mark, at)):
             at = len(data)
         self._held = data[at:]
         return data[:at]
@@ -173,7 +178,7 @@ class Commands(ABC):
                         await output.finish()
                 if output.was_cut:
                     return ExecResult(None, output.kept, was_cut=True)
-                code = await self._exit_code(stream)
+                code = await self._exit_code(stream) if end.exit_code is None else end.exit_code
         except TimeoutError:
             return ExecResult(None, output.kept, timed_out=True)
         except OSError as error:

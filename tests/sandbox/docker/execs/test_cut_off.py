@@ -157,25 +157,26 @@ async def test_a_verifier_whose_connection_was_cut_gives_no_verdict(last: str, b
     size=st.integers(1, 40),
     starts=st.integers(0, 24),
     at_limit=st.booleans(),
+    code=st.integers(0, 255),
 )
 def test_the_end_is_found_wherever_the_pieces_are_cut(
-    before: bytes, behind: bytes, size: int, starts: int, at_limit: bool
+    before: bytes, behind: bytes, size: int, starts: int, at_limit: bool, code: int
 ) -> None:
     end = EndOfOutput()
     mark = end.mark.encode()
     printed = before + mark[:starts] if starts < len(mark) else before
-    whole = printed + mark + (b"1" if at_limit else b"0") + behind
+    whole = printed + mark + b"%d%03d" % (at_limit, code) + behind
     assert end.is_missing
     out = b"".join(end.strip(whole[at : at + size]) for at in range(0, len(whole), size)) + end.flush()
     assert out == printed + behind and not end.is_missing
-    assert end.at_limit is at_limit
+    assert end.at_limit is at_limit and end.exit_code == code
 
 
-@given(printed=st.binary(max_size=60), size=st.integers(1, 40), starts=st.integers(0, 23))
+@given(printed=st.binary(max_size=60), size=st.integers(1, 40), starts=st.integers(0, 28))
 async def test_without_an_end_nothing_of_the_output_is_lost(printed: bytes, size: int, starts: int) -> None:
     end = EndOfOutput()
     output = CommandOutput(None, 1000, end)
-    printed += end.mark.encode()[:starts]
+    printed += (end.mark.encode() + b"000")[:starts]
     for at in range(0, len(printed), size):
         assert await output.take(printed[at : at + size])
     await output.finish()
