@@ -240,7 +240,7 @@ def _line_sites(path: str, data: bytes, prefix: bytes = b"") -> Iterator[_Site]:
 
 
 def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
-    if path == "test.sh" or _CODE.fullmatch(path) or len(data) > _MAX_DATA_BYTES or b"\0" in data:
+    if _CODE.fullmatch(path) or len(data) > _MAX_DATA_BYTES or b"\0" in data:
         return
     if found := _LAST_CHARACTER.search(data):
         yield _Site(path, *found.span(), _other_character(found[0], data), "data")

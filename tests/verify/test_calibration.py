@@ -224,6 +224,21 @@ def test_test_files_that_differ_between_oracle_passes_are_not_compared() -> None
     assert calibration().test_files() == {}
 
 
+def test_calibrations_are_in_the_cache_unless_another_directory_is_given(
+    make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TBENCH_CACHE", str(tmp_path))
+    task = Task.read(make_task())
+    kept = calibration(trial(solution_sec=1.0, tests_sec=2.0), task_hash=task.hash)
+    path = save_calibration(kept)
+    assert path.parent == tmp_path / "calibration"
+    assert load_calibration(task, kept.image, kept.architecture) == kept
+    assert mean_oracle_sec([task]) == {task.name: 3.0}
+    path.write_bytes(b" " * (64 << 20) + path.read_bytes())
+    said: list[str] = []
+    assert load_calibration(task, kept.image, kept.architecture, said.append) is None and len(said) == 1
+
+
 ROWS: list[tuple[list[dict[str, float]], str]] = [
     ([{"control-some": 0.0}] * 2, "some"),
     ([{"control-some": 1.0, "control-asserted": 0.5}] * 2, "asserted"),

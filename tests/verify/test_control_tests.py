@@ -66,7 +66,9 @@ L = "[a-z]"
         ("WANTED = load('cafe')\nassert f() == WANTED", "asserted", None),
         ("if mode == 'json':\n    assert f() == 'ü'", "asserted", r"if mode == 'json':\n    assert f\(\) == 'üx'"),
         ("self.assertEqual(f(1), 4)", "asserted", r"self.assertEqual\(f\(1\), 5\)"),
-        ("assert f('ä') == b'a'; assert g() == ''", "asserted", rf"assert f\('ä'\) == b'{L}'; assert g\(\) == 'x'"),
+        ("assert f('ä') == b'a'; assert g() == ''", "asserted", r"assert f\('ä'\) == b'[b-z]'; assert g\(\) == 'x'"),
+        ("assert f() == [1, 'x']", "asserted", r"assert f\(\) == \[2, '[a-wyz]'\]"),
+        ("assert f() == 1_000", "asserted", r"assert f\(\) == 1001"),
         (r"assert f() == 'to\n' + x or y == r'\d'", "asserted", r"assert f\(\) == 'to\\n' \+ x or y == r'\\dx'"),
         (r"assert f() == 'to\n'", "asserted", rf"assert f\(\) == 't{L}\\n'"),
         ('assert f() == """A7"""', "asserted", r'assert f\(\) == """A[0-689]"""'),
@@ -117,6 +119,10 @@ SCRIPT = """found=$(distinct pear fig)
 if [ "$found" = "fig pear" ] && [ $(wc -l <out) -eq 3 ]; then reward=1; fi
 grep -q 'kiwi' out && [ $? = 0 ]
 grep -qx fig out
+cat <<'END'
+[ x = y ]
+END
+[ $found = b ]
 """
 
 
@@ -125,6 +131,7 @@ def test_comparisons_of_a_script_are_altered_except_those_of_exit_codes(task_of:
     lines = found.splitlines()
     assert re.fullmatch(rf'if \[ "\$found" = "fig pea{L}" \] && \[ \$\(wc -l <out\) -eq 4 \]; .*', lines[1])
     assert lines[2] == SCRIPT.splitlines()[2] and re.fullmatch(rf"grep -qx fi{L} out", lines[3])
+    assert lines[4:7] == SCRIPT.splitlines()[4:7] and re.fullmatch(r"\[ \$found = [ac-z] \]", lines[7])
     assert len(lines) == len(SCRIPT.splitlines())
 
 
@@ -151,7 +158,20 @@ def test_without_pytest_only_one_line_has_other_values(task_of: Callable[..., Ta
     assert len(set(found.splitlines()) - set(own.splitlines())) == 1
 
 
-HELPED = """def wanted(n):
+HELPED = """import pytest
+from words import fallback
+
+
+def fallback():
+    return 1
+
+
+@pytest.fixture
+def made():
+    return fallback()
+
+
+def wanted(n):
     return [wanted(m) for m in range(n)]
 
 

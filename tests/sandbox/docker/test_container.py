@@ -166,6 +166,19 @@ async def test_the_machine_has_one_name_for_all_trials_of_a_task(start_sandbox: 
     assert re.fullmatch("[0-9a-f]{12}", names[0])
 
 
+async def test_a_copy_has_a_network_of_its_own_if_it_is_apart(start_sandbox: Any, make_task: Any) -> None:
+    own = await start_sandbox(make_task("apart", dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nVOLUME /kept\n"))
+    assert own.can_be_apart()
+    await own.shell("echo kept >/kept/note", timeout_sec=5)
+    beside, apart = await own.copy((), ()), await own.copy((), (), is_apart=True)
+    try:
+        look = "readlink /proc/self/ns/net; hostname; cat /kept/note"
+        seen = [(await each.shell(look, timeout_sec=5)).output.split() for each in (own, beside, apart)]
+    finally:
+        await asyncio.gather(beside.remove(), apart.remove())
+    assert seen[0] == seen[1] and seen[0][0] != seen[2][0] and seen[0][1:] == seen[2][1:]
+
+
 async def test_an_init_is_pid_1_and_buries_orphans(engine: Engine, start: Start) -> None:
     container = await start()
     assert await output(container, "tr -d '\\0' </proc/1/cmdline") == f"{TOOLS}/bin/init"
