@@ -37,6 +37,7 @@ _SHELL_COMPARISON = re.compile(
     rb"(?:\s(?:==?|!=|-eq|-ne|-lt|-le|-gt|-ge)\s+|\bgrep\b(?:\s+-[\w-]+)*\s+)(" + _LITERAL + rb"|[\w.-]+)"
 )
 _EXIT_CODE = re.compile(rb"\$[?#]|PIPESTATUS")
+_RETURN_CODE = re.compile(r"\.returncode\b")
 _CALLED_BY_RUNNERS = re.compile(r"test|pytest_|set_?up|tear_?down|load_tests|__")
 """Names of functions that are called, or looked up, by a test runner or by Python."""
 _ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertAlmostEqual")
@@ -312,7 +313,9 @@ def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:
     sides: list[ast.expr] = []
     searched = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)] if asserted else [tree]
     for node in itertools.chain.from_iterable(map(ast.walk, searched)):
-        if isinstance(node, ast.Compare) and all(isinstance(op, ast.Eq) for op in node.ops):
+        if not isinstance(node, ast.Compare) or _RETURN_CODE.search(ast.unparse(node)):
+            continue
+        if all(isinstance(op, ast.Eq) for op in node.ops):
             sides += [node.left, *node.comparators]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ASSERTS:

@@ -68,6 +68,7 @@ L = "[a-z]"
         ("self.assertEqual(f(1), 4)", "asserted", r"self.assertEqual\(f\(1\), 5\)"),
         ("assert f('ä') == b'a'; assert g() == ''", "asserted", r"assert f\('ä'\) == b'[b-z]'; assert g\(\) == 'x'"),
         ("assert f() == [1, 'x']", "asserted", r"assert f\(\) == \[2, '[a-wyz]'\]"),
+        ("assert run(f).returncode == 0", "asserted", None),
         ("assert f() == 1_000", "asserted", r"assert f\(\) == 1001"),
         (r"assert f() == 'to\n' + x or y == r'\d'", "asserted", r"assert f\(\) == 'to\\n' \+ x or y == r'\\dx'"),
         (r"assert f() == 'to\n'", "asserted", rf"assert f\(\) == 't{L}\\n'"),
