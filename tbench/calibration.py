@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tbench.config.setting import iter_settings
 from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, ScheduleConfig, VerifyConfig
 from tbench.errors import TrialError
-from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
+from tbench.results import CONTROL, UNCONFIRMED, ErrorInfo, TrialResult, is_weak
 from tbench.reward import canonical, reward_text
 from tbench.runs.plan import as_configured
 from tbench.runs.spare_capacity import Say, SpareCapacity
@@ -24,7 +24,6 @@ from tbench.tasks.task import Task
 from tbench.text import counted, names_text, one_line, plain
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import (
-    CONTROL,
     CalibratingAgent,
     Calibration,
     MeasuredTrial,

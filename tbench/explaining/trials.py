@@ -12,7 +12,7 @@ from harness.trajectory import Outcome, Step
 from tbench.checked_tests import failed_tests, read_tests
 from tbench.errors import UsageError
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, TrialResult, is_weak
-from tbench.scores.final_results import PRESSURE_JUMP_SEC, PRESSURE_LOAD, PRESSURE_STALL, exclude_human_touched
+from tbench.scores.final_results import PRESSURE_JUMP_SEC, PRESSURE_LOAD, PRESSURE_STALL, exclude_uncounted
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
 from tbench.storage.run_files import trial_directory
 from tbench.text import counted, names_text
@@ -103,7 +103,7 @@ def _shared(signs: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
 
 
 def _trial(run: int, result: TrialResult) -> Trial:
-    counted_result = exclude_human_touched(result)
+    counted_result = exclude_uncounted(result)
     host = result.host if result.host is not None and (not result.passed or _is_pressed(result.host)) else None
     return Trial(
         run=run,
