@@ -324,6 +324,9 @@ def _part(
         together_with=_inseparable(part.key, levers),
         tasks=_tasks({task: value / len(new.tasks) for task, value in part.by_task.items()}),
         sure_tasks=part.tasks,
+        sure_difference=float(
+            sum((part.by_task.get(task, Fraction()) for task in part.tasks), Fraction()) / len(new.tasks)
+        ),
         remedy=advice.words,
         command=advice.command,
     )

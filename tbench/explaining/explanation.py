@@ -72,6 +72,8 @@ class DifferencePart(Frozen):
     tasks: tuple[TaskPoints, ...] = ()
     sure_tasks: tuple[str, ...] = ()
     """Tasks that have changed by themselves, beyond chance."""
+    sure_difference: float = 0.0
+    """The part of these tasks; those of others may offset it."""
     remedy: str = ""
     command: str = ""
 

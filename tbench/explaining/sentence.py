@@ -98,5 +98,5 @@ def _part_words(part: DifferencePart) -> str:
     elif part.party != "unclear":
         words += f", which is {party_text(part.party)}'s"
     if part.sure_tasks:
-        words += f", at {names_text(part.sure_tasks, 3)}"
+        words += f", surely {points(part.sure_difference, signed=True)} at {names_text(part.sure_tasks, 3)}"
     return f"{words}, or {' and '.join(part.together_with)}" if part.together_with else words

@@ -36,7 +36,7 @@ SCENARIOS = {
     "model": Scenario("the model gets worse at three tasks", is_worse=True),
     "context": Scenario(
         "the model is served with half the context",
-        options=(("--context-tokens", "3584"), ("--context-tokens", "1792")),
+        options=(("--context-tokens", "2560"), ("--context-tokens", "1280")),
     ),
     "request-timeout": Scenario(
         "the request timeout becomes too short for long replies",
