@@ -77,14 +77,9 @@ def time_text(time: datetime | str | None) -> str:
     return time[:16].replace("T", " ") if time else "–"
 
 
-def or_no_name(name: str) -> str:
-    """Return a name, or `(no name)` if it is blank."""
-    return name if name.strip() else "(no name)"
-
-
 def breakable(name: str) -> Markup:
-    """Return a name with line breaks allowed between its parts."""
-    return Markup("<wbr>").join(_PARTS.findall(name))
+    """Return a name with line breaks allowed between its parts; a blank one as `(no name)`, for a link needs words."""
+    return Markup("<wbr>").join(_PARTS.findall(name if name.strip() else "(no name)"))
 
 
 @cache
@@ -109,7 +104,6 @@ def _environment() -> Environment:
         "breakable": breakable,
         "counted": counted,
         "size": size_text,
-        "or_no_name": or_no_name,
         "facts": lambda trial: ", ".join(trial_facts(trial)),
         "ending": lambda trial: " · ".join(trial_ending(trial)),
         "plain_text": lambda text: Markup(escape(text).replace("&#34;", '"')),  # safe outside of attributes

@@ -65,7 +65,8 @@ _ATTACH = (
 _LOST = f"runs/tonight/{TASK}/1"
 _AFTER = (
     Press(f"tbench why {_LOST}", r"tbench why \S+\s*\Z", is_text=True),
-    Press("Enter", r"tbench blame .*\n\$\s*\Z"),
+    Press("Enter", r"d debugs it .*\s*\Z"),
+    Press("Space", r"leaves\s*\n\$\s*\Z"),
     Press("clear", r"clear\s*\Z", is_text=True),
     Press("Enter", r"\A\$\s*\Z"),
     Press(f"tbench blame {_LOST} --k 4", r"--k 4\s*\Z", is_text=True),

@@ -189,6 +189,7 @@
     };
     cells.forEach((cell, at) => {
       const words = names.map((name, part) => `${name} ${all[at][part]} s`).filter((_, part) => all[at][part] > 0);
+      if (!words.length) return cell.replaceChildren("–");
       const bar = draw("svg", { class: "chart bar", role: "img", "aria-label": words.join(", ") });
       bar.append(draw("title", {}));
       bar.firstChild.textContent = words.join(", ");

@@ -27,6 +27,16 @@ def test_every_kind_of_page_is_accessible(page: Page, nights: Path, kind: str) -
     assert findings(page, only=["color-contrast"]) == []
     page.set_viewport_size(PHONE)
     assert sideways(page) == []
+    assert findings(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1440, 390])
+def test_pages_of_runs_with_almost_nothing_in_them_are_accessible(browser: Browser, hostile: Path, width: int) -> None:
+    for each in by_kind(hostile)["run"]:
+        with a_tab(browser, viewport={"width": width, "height": 900}) as tab:
+            open_page(tab, each)
+            assert findings(tab) == [], each
 
 
 @pytest.mark.parametrize("kind", EACH)
