@@ -122,6 +122,18 @@ class CutRun:
         )
         return self.process
 
+    def begin(self) -> None:
+        """Start or resume the run; returns when its trials may begin, or it has ended."""
+        before = self._times_begun
+        self.start()
+        self.wait(lambda: self._times_begun > before)
+
+    @property
+    def _times_begun(self) -> int:
+        with contextlib.suppress(OSError):
+            return (self.directory / "journal.jsonl").read_bytes().count(b'"run_started"')
+        return 0
+
     def finish(self, *options: str) -> str:
         """Resume the run until its end; what was printed."""
         process = self.start(*options)
@@ -192,7 +204,7 @@ class Kills:
 
     def until(self, most: int) -> None:
         while self.number < most:
-            self.run.start()
+            self.run.begin()
             name, happens = self._at.choice(self._moments())
             if self.run.end(self._or_late(happens)) == 0:
                 return
