@@ -6,6 +6,7 @@ import json
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -255,3 +256,8 @@ async def test_a_terminal_for_a_human_shows_what_is_typed(sandbox: Sandbox) -> N
         shown += data
     await stream.close()
     assert b"30 100" in shown
+
+
+def test_a_machine_among_several_has_logs_of_its_own_in_the_run_s_directory() -> None:
+    settings = SandboxSettings("run", image_logs=Path("/runs/a/images"), machine_folder="ssh-gpu")
+    assert (settings.directory, settings.own_logs) == (Path("/runs/a"), Path("/runs/a/images/ssh-gpu"))
