@@ -370,7 +370,7 @@ class ContainerFacts:
     left_out: frozenset[str] = frozenset()
     """Paths of the work that are not copied."""
     has_servers: bool = False
-    """Whether anything can be asked on the container's network."""
+    """Whether anything can be asked on the container's network, or a program that was left may soon be."""
 
     @cached_property
     def homes(self) -> frozenset[str]:

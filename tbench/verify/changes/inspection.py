@@ -231,7 +231,7 @@ class _LookOutput:
     """Final target of each link; empty if it is broken."""
     memory_peak_bytes: int
     has_servers: bool
-    """Whether anything can be asked on the container's network."""
+    """Whether anything can be asked on the container's network, or a program that was left may soon be."""
     logs: Mapping[str, bytes]
 
     @classmethod

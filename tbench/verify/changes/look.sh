@@ -58,11 +58,22 @@ memory_peak() {
     done
 }
 
-# Prints a 1 if anything can be asked on this network, except for the engine's name server.
+# Prints a 1 if anything can be asked on this network except for the engine's name server, or may be soon: by a program
+# that was left running and is no shell.
 servers() {
     $busybox awk '
-        FILENAME ~ /unix/ ? $4 == "00010000" && $NF ~ /^@/ : $4 ~ /^0[7A]$/ && $2 !~ /^0B00007F:/ { print 1; exit }
-    ' /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 /proc/net/unix 2>/dev/null
+        FILENAME ~ /stat$/ {
+            name = rest = $0
+            sub(/^[^(]*\(/, "", name)
+            sub(/^.*\) /, "", rest)
+            split(rest, fields, " ")
+            if (FILENAME == "/proc/self/stat") ours = fields[4]
+            else if (fields[1] !~ /[ZX]/ && fields[4] != ours && name !~ /^(init|limit|busybox|sh|bash|tmux.*)\)/) found = 1
+        }
+        FILENAME ~ /unix$/ && $4 == "00010000" && $NF ~ /^@/ { found = 1 }
+        FILENAME ~ /(tcp|udp)6?$/ && $4 ~ /^0[7A]$/ && $2 !~ /^0B00007F:/ { found = 1 }
+        found { print 1; exit }
+    ' /proc/self/stat /proc/[0-9]*/stat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 /proc/net/unix 2>/dev/null
 }
 
 # Runs the shell command $2 on the requested paths of kinds $1, without those in /logs.

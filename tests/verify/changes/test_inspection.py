@@ -11,7 +11,7 @@ import pytest
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import Tests as TaskTests
-from tbench.verify.changes.inspection import planted_programs
+from tbench.verify.changes.inspection import inspect_container, planted_programs
 from tbench.verify.report import Facts
 from tbench.verify.verifier import verify
 
@@ -75,6 +75,21 @@ async def test_programs_that_existed_before_the_tests_are_listed(
 
 
 @pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [("true", False), ("setsid sleep 60 >/dev/null 2>&1 </dev/null &", True)],
+)
+async def test_a_program_that_was_left_running_may_be_a_server(
+    make_task: MakeTask, start_sandbox: Start, agent: str, expected: bool
+) -> None:
+    path = make_task()
+    sandbox = await start_sandbox(path)
+    assert (await sandbox.shell(agent, timeout_sec=BOUND_SEC)).exit_code == 0
+    inspection = await inspect_container(Task.read(path), sandbox)
+    assert inspection.seen.has_servers is expected
+
+
 @pytest.mark.engine
 async def test_a_flood_of_trace_lines_is_recorded_and_hides_no_program_of_bash_itself(
     traced_facts: Callable[..., Coroutine[Any, Any, Facts]],
