@@ -70,7 +70,7 @@ _AFTER = (
     Press("clear", r"clear\s*\Z", is_text=True),
     Press("Enter", r"\A\$\s*\Z"),
     Press(f"tbench blame {_LOST} --k 4", r"--k 4\s*\Z", is_text=True),
-    Press("Enter", r"see it with.*\n\$\s*\Z"),
+    Press("Enter", r"debug it with.*\n\$\s*\Z"),
     Press(f"tbench fork {_LOST} --at-step 2 --k 4", r"--at-step 2 --k 4\s*\Z", is_text=True),
     Press("Enter", r"succeeded; files[^$]*\$\s*\Z"),
 )
