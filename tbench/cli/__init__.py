@@ -228,8 +228,8 @@ _HEADINGS = {
     "Machine": ("setup", "doctor", "clean", "config"),
 }
 _EPILOG = (
-    "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug in "
-    "tbench, 2 something to fix, 3 too few verdicts, 4 the endpoint is down, 5 alarm of the gate, 6 stopped as "
+    "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug, "
+    "2 something to fix, 3 too few verdicts, 4 endpoint down, 5 alarm of the gate, 6 stopped as "
     "planned, 130 interrupted"
 )
 
