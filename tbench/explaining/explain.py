@@ -34,7 +34,7 @@ from tbench.explaining.good_runs import LAST_GOOD, good_runs_before
 from tbench.explaining.model_tests import equal_first_replies, model_tests
 from tbench.explaining.points import Part, Scored, Split, is_paired, split
 from tbench.explaining.remedies import remedy, remedy_of_moved
-from tbench.explaining.sameness import IMAGE, THINKING, Moved, moved_facts, other_image
+from tbench.explaining.sameness import IMAGE, THINKING, Moved, moved_facts, other_image, see_thinking
 from tbench.explaining.sentence import difference_sentence, single_sentence
 from tbench.explaining.trials import Side, Trial, read_side
 from tbench.reward import as_fraction
@@ -190,8 +190,14 @@ def _tasks(points: Mapping[str, Fraction]) -> tuple[TaskPoints, ...]:
     return tuple(TaskPoints(task=task, difference=float(value)) for task, value in order[:_TASKS_LISTED])
 
 
-def _trial(explained: _Explained, trial: Trial, change: str) -> ExplainedTrial:
-    found = explained.proven(trial)
+def _trial(explained: _Explained, trial: Trial, change: str, rest: str = MODEL) -> ExplainedTrial:
+    """Return a failed trial with its proof; `rest` is the cause of losses of its task that no evidence explains."""
+    found, words = explained.proven(trial), ""
+    if found.key == MODEL and rest == THINKING:
+        seen = see_thinking(explained.side.steps_of(trial))
+        found, words = FoundCause(rest, found.words, seen.dropped_at or found.step), seen.words
+    elif found.key == MODEL:
+        found = FoundCause(rest, found.words, found.step)
     return ExplainedTrial(
         trial=explained.side.path_of(trial),
         task=trial.task,
@@ -199,17 +205,18 @@ def _trial(explained: _Explained, trial: Trial, change: str) -> ExplainedTrial:
         cause=found.key,
         change=change,
         step=found.step,
-        words=found.words,
+        words="; ".join(filter(None, (words, found.words))),
     )
 
 
 def _listed(
-    explained: _Explained, trials: Sequence[Trial], change: str, listed: int
+    explained: _Explained, trials: Sequence[Trial], change: str, listed: int, rests: Mapping[str, str] | None = None
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
-    """Return the first trials with their proof, and a note if there are more."""
+    """Return the first trials with their proof, and a note if there are more; `rests` as `rest` by task."""
     more = len(trials) - listed
     notes = (f"{counted(more, 'more failed trial')} not listed one by one",) if more > 0 and listed else ()
-    return tuple(_trial(explained, each, change) for each in trials[:listed]), notes
+    of = rests or {}
+    return tuple(_trial(explained, each, change, of.get(each.task, MODEL)) for each in trials[:listed]), notes
 
 
 # The difference between two sides
@@ -230,7 +237,7 @@ def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
     abouts = old.about(), new.about()
     difference = _difference(found, parts, abouts, paired=paired)
     sentence, command = difference_sentence(abouts[1], abouts[0], difference, moved)
-    trials, more = _listed_changes(old, new, rows, listed, paired=paired)
+    trials, more = _listed_changes(old, new, rows, keys, listed, paired=paired)
     equal = equal_first_replies(first, second, tasks)
     return Explanation(
         sentence=sentence,
@@ -379,14 +386,20 @@ def _difference(
 
 
 def _listed_changes(
-    old: _Explained, new: _Explained, rows: Sequence[Mapping[str, Sequence[Scored]]], listed: int, *, paired: bool
+    old: _Explained,
+    new: _Explained,
+    rows: Sequence[Mapping[str, Sequence[Scored]]],
+    keys: Mapping[str, str],
+    listed: int,
+    *,
+    paired: bool,
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
     """List the trials that fail and passed before, if seeds are equal; else all that fail."""
     if not paired:
-        return _listed(new, new.failed, "failed", listed)
+        return _listed(new, new.failed, "failed", listed, keys)
     before = {(task, each.seed): each.reward for task, row in rows[0].items() for each in row}
     failing = [each for each in new.failed if reward_of(each) < before[each.task, each.seed]]
-    return _listed(new, failing, "newly failing", listed)
+    return _listed(new, failing, "newly failing", listed, keys)
 
 
 def _doubts(old: _Explained, new: _Explained) -> Iterator[str]:

@@ -98,6 +98,14 @@ def test_equal_seeds_are_paired_and_list_what_newly_fails(tmp_path: Path) -> Non
     assert found.difference.difference == -0.25
 
 
+def test_trials_without_evidence_of_their_own_have_the_cause_that_moved_with_its_proof(tmp_path: Path) -> None:
+    found, _ = draw(tmp_path, ("thinking",), 1)
+    causes = {each.cause for each in found.trials}
+    assert "server.thinking" in causes and "model" not in causes
+    trial = next(each for each in found.trials if each.cause == "server.thinking")
+    assert (trial.step, "the prompt grew by 350 tokens after a reply of 400" in trial.words) == (2, True)
+
+
 # Bad input: one line each, and the rest is shown.
 
 
