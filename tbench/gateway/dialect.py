@@ -1,0 +1,224 @@
+"""The common form of requests in all dialects, and what a dialect has to translate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from harness.trajectory import Message, Reply, ToolCall
+
+RefusalKind = Literal["invalid", "unauthorized", "not_found", "too_large", "overflow", "unavailable"]
+STATUS: Mapping[RefusalKind, int] = {
+    "invalid": 400,
+    "unauthorized": 401,
+    "not_found": 404,
+    "too_large": 413,
+    "overflow": 400,
+    "unavailable": 503,
+}
+"""HTTP status of each refusal."""
+LEFT_OUT = "[Left out: {kind}. This endpoint takes text only.]"
+"""What the model reads in place of an image or a file."""
+_MOST = {"tools": 512}
+_MOST_OBJECTS = 20_000
+"""Maximum length of a list in a request: far beyond any conversation that fits a model."""
+
+
+class BadRequest(Exception):
+    """A request that the dialect does not allow; the message is for the agent."""
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One request of an agent, in the form that the house's client takes."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Functions in the format of `/v1/chat/completions`."""
+    max_tokens: int | None = None
+    """The most that the agent wants; None if it says nothing."""
+    is_streamed: bool = False
+    model: str = ""
+    """The name that the agent gives to the model, which every answer repeats."""
+    free_text_tools: frozenset[str] = frozenset()
+    """Names of tools whose input is a text instead of an object; here they are functions of one text."""
+    reports_usage: bool = True
+    """Whether a streamed answer ends with the counts."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply, and what an answer needs beside it."""
+
+    request: ModelRequest
+    reply: Reply
+    id: str
+    """Unique part of all ids of the answer."""
+    created: int
+    """Seconds since 1970."""
+
+
+class Dialect(Protocol):
+    """A dialect of chat APIs. Pure: bytes and texts in, texts out."""
+
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
+        """Translate a request. Raises BadRequest."""
+
+    def answer(self, answer: Answer) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+
+    def events(self, answer: Answer) -> Iterator[bytes]:
+        """Yield the server-sent events of a streamed answer."""
+
+    def refusal(self, kind: RefusalKind, words: str) -> dict[str, Any]:
+        """Return the body of a refusal."""
+
+    def late_refusal(self, kind: RefusalKind, words: str, model: str) -> Iterator[bytes]:
+        """Yield the events of a refusal in an answer that has begun."""
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, ensure_ascii=True, separators=(',', ':'))}\n\n".encode()
+
+
+KEEP_ALIVE = b": waiting for the model\n\n"
+"""A comment of a stream, which clients ignore."""
+
+
+def field_of(body: Mapping[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+    """Return a field of a request; null counts as missing. Raises BadRequest for another type."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise BadRequest(f"{name}: has the wrong type, {type(value).__name__}")
+    return value
+
+
+def objects_of(body: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """Return a field that is a list of objects; empty if it is missing. Raises BadRequest."""
+    found: list[Any] = field_of(body, name, list, [])
+    if bad := [number for number, each in enumerate(found) if not isinstance(each, dict)]:
+        raise BadRequest(f"{name}[{bad[0]}]: must be an object")
+    if len(found) > (most := _MOST.get(name, _MOST_OBJECTS)):
+        raise BadRequest(f"{name}: has {len(found)} entries; at most {most}")
+    return found
+
+
+def max_tokens_of(body: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these fields that is set. Raises BadRequest."""
+    for name in names:
+        if (value := field_of(body, name, int)) is not None:
+            if value < 1:
+                raise BadRequest(f"{name}: must be at least 1")
+            return int(value)
+    return None
+
+
+def text_of(content: object, where: str) -> str:
+    """Return a content, a text or a list of parts, as one text. Raises BadRequest.
+
+    Of parts that are no text, such as images, only words are left.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequest(f"{where}: must be a text or a list of parts")
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif not isinstance(part, dict):
+            raise BadRequest(f"{where}: a part must be an object")
+        elif isinstance(text := part.get("text", part.get("refusal")), str):
+            texts.append(text)
+        else:
+            texts.append(LEFT_OUT.format(kind=part.get("type", "a part without a type")))
+    return "\n".join(texts)
+
+
+def function(name: object, description: object, parameters: object) -> dict[str, Any]:
+    """Return a function in the format of `/v1/chat/completions`. Raises BadRequest."""
+    if not isinstance(name, str) or not name:
+        raise BadRequest("tools: a function without a name")
+    found: dict[str, Any] = {"name": name}
+    if isinstance(description, str):
+        found["description"] = description
+    found["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
+    return {"type": "function", "function": found}
+
+
+@dataclass
+class Conversation:
+    """Messages in the form that every chat template takes.
+
+    One system message, at the front: later ones become the user's. Neighbours of one role are joined, as many
+    templates want the roles to alternate, and the parts of a reply belong together.
+    """
+
+    _messages: list[Message] = field(default_factory=list)
+
+    def add_instruction(self, text: str) -> None:
+        """Add text of the system or the developer."""
+        if all(message.role == "system" for message in self._messages):
+            self._join("system", text)
+        else:
+            self._join("user", text)
+
+    def add_user(self, text: str) -> None:
+        self._join("user", text)
+
+    def add_output(self, call_id: str, text: str) -> None:
+        """Add what a tool has returned."""
+        self._messages.append(Message(role="tool", content=text, tool_call_id=call_id))
+
+    def add_reply(self, text: str = "", reasoning: str = "", calls: Iterable[ToolCall] = ()) -> None:
+        """Add a part of a reply; parts in a row are one reply."""
+        last = self._messages[-1] if self._messages else None
+        if last is None or last.role != "assistant":
+            last = Message(role="assistant", content="")
+            self._messages.append(last)
+        update = {
+            "content": _joined(last.content, text),
+            "reasoning": _joined(last.reasoning or "", reasoning) or None,
+            "tool_calls": (*last.tool_calls, *calls),
+        }
+        self._messages[-1] = last.model_copy(update=update)
+
+    def finish(self) -> tuple[Message, ...]:
+        """Return the messages. Raises BadRequest if there are none."""
+        if not any(message.role != "system" for message in self._messages):
+            raise BadRequest("the request has no message")
+        return tuple(self._messages)
+
+    def _join(self, role: Literal["system", "user"], text: str) -> None:
+        last = self._messages[-1] if self._messages else None
+        if last is not None and last.role == role:
+            self._messages[-1] = last.model_copy(update={"content": _joined(last.content, text)})
+        elif text:
+            self._messages.append(Message(role=role, content=text))
+
+
+def _joined(before: str, after: str) -> str:
+    return f"{before}\n\n{after}" if before and after else before or after
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any]:
+    """Return a call's arguments as an object; text that is none goes under `raw_arguments`, for the tool to refuse."""
+    try:
+        found = json.loads(call.arguments or "{}")
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"raw_arguments": call.arguments}
+
+
+def free_text_of(call: ToolCall) -> str:
+    """Return the input of a call of a free-text tool."""
+    text = arguments_of(call).get("input")
+    return text if isinstance(text, str) else call.arguments

@@ -1,0 +1,219 @@
+"""Serves the dialects over HTTP, for one trial: checks the secret, asks the model, answers in the dialect's words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from harness.errors import ContextLimitReached
+from harness.trajectory import Message, Reply
+from tbench.gateway.chat import ChatDialect
+from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Dialect, ModelRequest, RefusalKind
+from tbench.gateway.messages import MessagesDialect
+from tbench.gateway.responses import ResponsesDialect
+
+Ask = Callable[[Sequence[Message], int, Sequence[Mapping[str, Any]]], Awaitable[Reply]]
+"""Asks the model: messages, max_tokens, tools. Raises ContextLimitReached."""
+DIALECTS: Mapping[str, Dialect] = {
+    "/chat/completions": ChatDialect(),
+    "/responses": ResponsesDialect(),
+    "/messages": MessagesDialect(),
+}
+"""Dialects by path below `/v1`."""
+LARGEST_BODY = 32 << 20
+"""Maximum number of bytes of a request, unpacked."""
+_COUNT_TOKENS = "/messages/count_tokens"
+_QUIET_SEC = 10.0
+"""Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
+_TOKENS_PER_BYTE = 0.3
+"""Estimate before the server has counted a prompt."""
+_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class Refused(Exception):
+    """A request that is refused; the words are for the agent."""
+
+    def __init__(self, kind: RefusalKind, words: str) -> None:
+        super().__init__(words)
+        self.kind = kind
+
+
+class Gateway:
+    """The endpoint of one trial. `serve` is a factory of protocols for its connections.
+
+    `max_tokens` bounds each reply. An endpoint that is away is waited for: streams stay alive with comments, other
+    answers come late.
+    """
+
+    def __init__(self, ask: Ask, *, secret: str, model: str, max_tokens: int, context_tokens: int | None) -> None:
+        self._ask = ask
+        self._secret = secret.encode()
+        self._model = model
+        self._max_tokens, self._context_tokens = max_tokens, context_tokens
+        self._tokens_per_byte = _TOKENS_PER_BYTE
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self.answered = 0
+        """Number of replies of the model."""
+        self.is_full = False
+        """Whether the last request was refused because the context is full."""
+        self.refused = 0
+        """Number of requests without the trial's secret."""
+        self.serve = web.Server(self._handle, access_log=None)
+
+    async def close(self) -> None:
+        """End all connections and questions."""
+        for task in self._asking:
+            task.cancel()
+        await self.serve.shutdown(timeout=1.0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path.removeprefix("/v1").rstrip("/")
+        dialect = DIALECTS.get(path.removesuffix("/count_tokens"), DIALECTS["/chat/completions"])
+        if "anthropic-version" in request.headers:
+            dialect = DIALECTS["/messages"]
+        try:
+            return await self._answer(request, path, dialect)
+        except BadRequest as error:
+            kind: RefusalKind = "invalid"
+            words = str(error)
+        except Refused as error:
+            kind, words = error.kind, str(error)
+        return web.json_response(dialect.refusal(kind, words), status=STATUS[kind])
+
+    async def _answer(self, request: web.BaseRequest, path: str, dialect: Dialect) -> web.StreamResponse:
+        if request.method == "HEAD" and not path:
+            return web.Response()
+        if not self._knows(request):
+            self.refused += 1
+            raise Refused("unauthorized", "this endpoint belongs to another trial: the key is wrong")
+        if request.method == "GET" and path == "/models":
+            return web.json_response({"object": "list", "data": [self._card], "has_more": False})
+        if request.method == "GET" and path.startswith("/models/"):
+            return web.json_response(self._card)
+        if request.method != "POST" or (path not in DIALECTS and path != _COUNT_TOKENS):
+            raise Refused("not_found", f"there is no {request.method} {request.path[:200]}")
+        asked = dialect.read(await _read_json(request))
+        if path == _COUNT_TOKENS:
+            return web.json_response({"input_tokens": self._estimate(asked)})
+        if asked.is_streamed:
+            return await self._stream(request, dialect, asked)
+        return web.json_response(dialect.answer(await self._reply(asked)))
+
+    def _knows(self, request: web.BaseRequest) -> bool:
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret)
+
+    @property
+    def _card(self) -> dict[str, Any]:
+        return {
+            "id": self._model,
+            "object": "model",
+            "type": "model",
+            "display_name": self._model,
+            "created": 0,
+            "owned_by": "tbench",
+            "max_model_len": self._context_tokens,
+        }
+
+    async def _stream(self, request: web.BaseRequest, dialect: Dialect, asked: ModelRequest) -> web.StreamResponse:
+        asking = asyncio.ensure_future(self._reply(asked))
+        done, _ = await asyncio.wait({asking}, timeout=_QUIET_SEC)
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        if done and isinstance(error := asking.exception(), Refused):
+            raise error  # while the answer can still have a status
+        try:
+            await response.prepare(request)
+            while not done:
+                await response.write(KEEP_ALIVE)
+                done, _ = await asyncio.wait({asking}, timeout=_QUIET_SEC)
+            await response.write(b"".join(_events(dialect, asked, asking)))
+            await response.write_eof()
+        except ConnectionError:  # the agent has hung up; its question is still answered and recorded
+            pass
+        return response
+
+    async def _reply(self, asked: ModelRequest) -> Answer:
+        """Ask the model. Raises Refused."""
+        # Shielded: an agent that hangs up does not end a question, which is a step of the trial.
+        task = asyncio.ensure_future(_as_task(self._ask(asked.messages, self._bounded(asked), asked.tools)))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        try:
+            reply = await asyncio.shield(task)
+        except ContextLimitReached as full:
+            self.is_full = True
+            raise Refused("overflow", self._overflow(full, asked)) from None
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Refused("unavailable", "the trial has ended") from None
+            raise
+        self.answered, self.is_full = self.answered + 1, False
+        if reply.usage.prompt_tokens:
+            self._tokens_per_byte = reply.usage.prompt_tokens / max(1, _size(asked))
+        if reply.cut:
+            # An incomplete call must not run, and a call can be cut without a trace.
+            reply = reply.model_copy(update={"tool_calls": ()})
+        return Answer(asked, reply, uuid.uuid4().hex[:24], int(time.time()))
+
+    def _bounded(self, asked: ModelRequest) -> int:
+        return min(asked.max_tokens or self._max_tokens, self._max_tokens)
+
+    def _overflow(self, full: ContextLimitReached, asked: ModelRequest) -> str:
+        most, tokens = self._context_tokens, full.prompt_tokens or self._estimate(asked)
+        if most is None:
+            return f"{tokens} tokens exceed the context of this model. Please reduce the length of the messages."
+        # Words that clients search for; the number has to exceed the limit, which servers only nearly say.
+        return (
+            f"{max(tokens, most + 1)} tokens > {most} maximum. This model's maximum context length is {most} tokens. "
+            "Please reduce the length of the messages."
+        )
+
+    def _estimate(self, asked: ModelRequest) -> int:
+        return max(1, round(_size(asked) * self._tokens_per_byte))
+
+
+async def _as_task(asking: Awaitable[Reply]) -> Reply:
+    return await asking
+
+
+def _events(dialect: Dialect, asked: ModelRequest, asking: asyncio.Future[Answer]) -> Iterator[bytes]:
+    try:
+        answer = asking.result()
+    except Refused as error:
+        yield from dialect.late_refusal(error.kind, str(error), asked.model)
+    else:
+        yield from dialect.events(answer)
+
+
+def _size(asked: ModelRequest) -> int:
+    """Return the rough number of bytes of a request."""
+    texts = sum(
+        len(message.content) + len(message.reasoning or "") + sum(len(call.arguments) for call in message.tool_calls)
+        for message in asked.messages
+    )
+    return texts + sum(len(json.dumps(tool)) for tool in asked.tools)
+
+
+async def _read_json(request: web.BaseRequest) -> Mapping[str, Any]:
+    """Read a request's body. Raises Refused if it is too large, BadRequest if it is not a JSON object."""
+    body = bytearray()
+    with contextlib.suppress(ConnectionError):
+        async for piece in request.content.iter_any():
+            body += piece
+            if len(body) > LARGEST_BODY:
+                raise Refused("too_large", f"a request has at most {LARGEST_BODY >> 20} MB")
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadRequest("the body is not a JSON object")
+    return data

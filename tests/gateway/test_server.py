@@ -1,0 +1,206 @@
+"""The endpoint over HTTP: who may ask, what is refused in which words, and how an answer is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from harness.errors import ContextLimitReached
+from harness.trajectory import Message, Reply, ToolCall, Usage
+from tbench.gateway import server
+from tbench.gateway.server import Gateway
+
+SECRET = {"Authorization": "Bearer s3cret"}
+CHAT = {"model": "any", "messages": [{"role": "user", "content": "Hello"}]}
+BODIES = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": {"model": "any", "input": "Hello"},
+    "/v1/messages": {"model": "any", "max_tokens": 50, "messages": CHAT["messages"]},
+}
+
+
+class Model:
+    """Answers, and keeps what it was asked."""
+
+    def __init__(self, answer: Callable[[], Reply] = lambda: Reply(content="Hi", usage=Usage(prompt_tokens=5))) -> None:
+        self.asked: list[tuple[Sequence[Message], int]] = []
+        self.answer = answer
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def __call__(
+        self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Reply:
+        self.asked.append((messages, max_tokens))
+        await self.may_answer.wait()
+        return self.answer()
+
+
+@asynccontextmanager
+async def serving(model: Model, context_tokens: int | None = 4096) -> AsyncIterator[aiohttp.ClientSession]:
+    gateway = Gateway(model, secret="s3cret", model="tiny", max_tokens=1000, context_tokens=context_tokens)
+    listening = await asyncio.get_running_loop().create_server(gateway.serve, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    try:
+        async with aiohttp.ClientSession(base, headers=SECRET) as session:
+            yield session
+    finally:
+        listening.close()
+        await gateway.close()
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_dialect_is_answered(path: str, stream: bool) -> None:
+    model = Model()
+    async with serving(model) as session, session.post(path, json=BODIES[path] | {"stream": stream}) as response:
+        assert response.status == 200
+        assert "Hi" in await response.text()
+        assert response.content_type == ("text/event-stream" if stream else "application/json")
+    assert [message.content for message in model.asked[0][0]] == ["Hello"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_the_secret_of_another_trial_is_refused(path: str) -> None:
+    model = Model()
+    for headers in ({"Authorization": "Bearer other"}, {"x-api-key": "s3cret2"}, {"Authorization": ""}):
+        async with serving(model) as session, session.post(path, json=BODIES[path], headers=headers) as response:
+            assert response.status == 401
+            assert "key" in await response.text()
+    assert model.asked == []
+
+
+async def test_the_key_may_stand_in_either_header() -> None:
+    async with (
+        serving(Model()) as session,
+        session.post("/v1/messages", json=BODIES["/v1/messages"], headers={"x-api-key": "s3cret"}) as response,
+    ):
+        assert response.status == 200
+
+
+async def test_models_are_listed_and_anybody_may_look_whether_the_server_is_there() -> None:
+    async with serving(Model()) as session:
+        async with session.get("/v1/models") as response:
+            card = (await response.json())["data"][0]
+            assert (card["id"], card["max_model_len"]) == ("tiny", 4096)
+        async with session.head("/", headers={"Authorization": ""}) as response:
+            assert response.status == 200
+        async with session.get("/v1/secrets/../models") as response:
+            assert response.status in (200, 404)
+        async with session.get("/etc/passwd") as response:
+            assert response.status == 404
+
+
+async def test_max_tokens_is_bounded_by_the_runs_own() -> None:
+    model = Model()
+    async with serving(model) as session:
+        for tokens in (50, 32_000):
+            await session.post("/v1/messages", json=BODIES["/v1/messages"] | {"max_tokens": tokens})
+        await session.post("/v1/responses", json=BODIES["/v1/responses"])
+    assert [tokens for _, tokens in model.asked] == [50, 1000, 1000]
+
+
+def overflow() -> Reply:
+    raise ContextLimitReached("too long", 4097)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/chat/completions", "context_length_exceeded"),
+        ("/v1/responses", "context_length_exceeded"),
+        ("/v1/messages", "prompt is too long: 4097 tokens > 4096 maximum"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_overflow_is_said_in_the_words_of_the_dialect(path: str, words: str, stream: bool) -> None:
+    body = BODIES[path] | {"stream": stream}
+    async with serving(Model(overflow)) as session, session.post(path, json=body) as response:
+        assert response.status == 400
+        assert words in await response.text()
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_is_kept_alive_while_the_model_is_waited_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_QUIET_SEC", 0.01)
+    model = Model()
+    model.may_answer.clear()
+    async with serving(model) as session, session.post(path, json=BODIES[path] | {"stream": True}) as response:
+        assert (await response.content.readline()).startswith(b": ")
+        model.may_answer.set()
+        assert "Hi" in await response.text()
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_late_overflow_is_an_event(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_QUIET_SEC", 0.01)
+    model = Model(overflow)
+    model.may_answer.clear()
+    async with serving(model) as session, session.post(path, json=BODIES[path] | {"stream": True}) as response:
+        await response.content.readline()
+        model.may_answer.set()
+        events = [line for line in (await response.text()).splitlines() if line.startswith("data: {")]
+        assert "maximum context length" in events[0]
+        assert "error" in json.loads(events[0].removeprefix("data: ")).get("response", json.loads(events[0][6:]))
+
+
+async def test_an_agent_that_hangs_up_does_not_end_the_question() -> None:
+    model = Model()
+    model.may_answer.clear()
+    async with serving(model) as session:
+        with pytest.raises(TimeoutError):
+            await session.post("/v1/chat/completions", json=CHAT, timeout=aiohttp.ClientTimeout(total=0.2))
+        model.may_answer.set()
+        async with session.post("/v1/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+    assert len(model.asked) == 2
+
+
+async def test_a_cut_reply_has_no_calls() -> None:
+    call = ToolCall(id="c", name="bash", arguments="{}")
+    model = Model(lambda: Reply(content="half", tool_calls=(call,), cut=True))
+    async with serving(model) as session, session.post("/v1/chat/completions", json=CHAT) as response:
+        (choice,) = (await response.json())["choices"]
+    assert choice["finish_reason"] == "length"
+    assert "tool_calls" not in choice["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+async def test_bodies_that_are_no_object_are_refused(body: bytes) -> None:
+    model = Model()
+    async with serving(model) as session, session.post("/v1/responses", data=body) as response:
+        assert response.status == 400
+        assert "JSON" in await response.text()
+    assert model.asked == []
+
+
+async def test_a_body_without_end_is_refused_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LARGEST_BODY", 1 << 20)
+
+    async def without_end() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * (1 << 16)
+
+    async with serving(Model()) as session:
+        try:
+            async with session.post("/v1/responses", data=without_end()) as response:
+                assert response.status == 413
+        except aiohttp.ClientError:  # the connection was closed while the rest was being sent
+            pass
+
+
+async def test_tokens_are_estimated_by_what_the_server_has_counted() -> None:
+    model = Model(lambda: Reply(content="Hi", usage=Usage(prompt_tokens=50)))
+    async with serving(model) as session:
+        body = BODIES["/v1/messages"]
+        async with session.post("/v1/messages/count_tokens", json=body) as response:
+            assert 1 <= (await response.json())["input_tokens"] < 10
+        await session.post("/v1/messages", json=body)
+        async with session.post("/v1/messages/count_tokens", json=body) as response:
+            assert (await response.json())["input_tokens"] == 50
