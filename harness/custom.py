@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import traceback
 from collections import Counter
@@ -20,7 +21,7 @@ from harness.model_text import special_tokens, without_lone_surrogates
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.protocols.reply_text import render_view
 from harness.terminal import Settled
-from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
+from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 Result = TypeVar("Result", View, ScreenView, Settled)
 
@@ -110,6 +111,9 @@ class CustomRun:
 
     A step ends with the next query and is then passed to `on_step_done`, which must not raise. Terminal calls made
     while a reply is pending belong to the step of that reply.
+
+    With `acts_unseen`, the agent acts by a program of its own, which is all that it does in the terminal: actions are
+    the replies' tool calls then, and observations what the next query says about them.
     """
 
     def __init__(
@@ -122,11 +126,16 @@ class CustomRun:
         *,
         seeds: Seeds,
         earlier: Sequence[Message] = (),
+        acts_unseen: bool = False,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._agent = agent
         self._name = name
+        self._acts_unseen = acts_unseen
+        self._replied_at = 0.0
+        """Time of the last reply."""
+        self._has_used_tools = False
         self._model = model
         self._terminal = terminal
         self._limits = limits
@@ -166,6 +175,7 @@ class CustomRun:
             self._outcome = self._ended.result() if self._ended.done() else _outcome(work, self._terminal_errors)
         finally:
             await _stop(work)
+            self._note_unseen(())
             self._end_step()
             self._ended.cancel()
         if self._has_queried and not self._clock.replies:
@@ -217,6 +227,7 @@ class CustomRun:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return await self._end(Outcome.STEP_LIMIT)
+        self._note_unseen(messages)
         self._end_step()
         self._on_step(index)
         if self._limits.completion_tokens is not None:
@@ -236,9 +247,15 @@ class CustomRun:
         answer = Message(
             role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls
         )
-        self._messages = (*messages, answer)
+        # Of an agent that acts unseen, a query without tools is beside its conversation, such as one for a title.
+        if tools or not self._acts_unseen or not self._has_used_tools:
+            self._messages = (*messages, answer)
+        self._has_used_tools |= bool(tools)
         self._usage += reply.usage
         step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
+        if self._acts_unseen:
+            step = step.model_copy(update={"actions": tuple(map(_call_text, reply.tool_calls))})
+            self._replied_at = time.monotonic()
         early_calls, self._early_calls = self._early_calls, []
         self._steps.append(reduce(lambda so_far, call: call.add_to(so_far), early_calls, step))
         limit = self._limits.completion_tokens
@@ -255,6 +272,18 @@ class CustomRun:
                 self._ended.set_exception(why)
         return await _hang()
 
+    def _note_unseen(self, messages: Sequence[Message]) -> None:
+        """Complete the last step of an agent that acts unseen: what `messages`, its next query, say after the reply."""
+        if not self._acts_unseen or self._steps_done >= len(self._steps):
+            return
+        replies = [number for number, message in enumerate(messages) if message.role == "assistant"]
+        seen = messages[replies[-1] + 1 :] if replies else ()
+        update = {
+            "observation": "\n\n".join(message.content for message in seen),
+            "command_sec": time.monotonic() - self._replied_at,
+        }
+        self._steps[-1] = self._steps[-1].model_copy(update=update)
+
     def _end_step(self) -> None:
         if self._steps_done < len(self._steps):
             self._steps_done += 1
@@ -262,6 +291,8 @@ class CustomRun:
 
     def _record_call(self, action: str | None, started: float, view: View | Settled | None) -> None:
         """Add a terminal call and its result to the latest step."""
+        if self._acts_unseen:
+            return
         exit_code = view.exit_code if isinstance(view, CommandResult | Settled) else None
         text = "\n".join(render_view(view)) if isinstance(view, ScreenView | CommandResult) else None
         if text and special_tokens(text):
@@ -309,6 +340,19 @@ class _RecordedTerminal:
         return result
 
 
+def _call_text(call: ToolCall) -> str:
+    """Return what a tool call does: the command of a shell's, or the name and the arguments of another tool's."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = None
+    if isinstance(arguments, dict):
+        for name in ("command", "cmd"):
+            if isinstance(command := arguments.get(name), str):
+                return without_lone_surrogates(command)
+    return without_lone_surrogates(f"{call.name} {call.arguments}")
+
+
 def _outcome(work: asyncio.Task[object], terminal_errors: Sequence[Exception]) -> Outcome:
     if work.cancelled():
         raise AgentCrashed("run() cancelled itself", "")
@@ -321,6 +365,8 @@ def _outcome(work: asyncio.Task[object], terminal_errors: Sequence[Exception]) -
         return Outcome.TERMINAL_LOST
     if any(error is failure for failure in terminal_errors):
         assert error is not None
+        raise error
+    if isinstance(error, AgentCrashed):
         raise error
     if error is not None:
         raise crash_error(error)

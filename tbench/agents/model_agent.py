@@ -141,9 +141,12 @@ class UserAgent:
         name: str,
         settling: Settling = "adaptive",
         shell_mode: ShellMode = "persistent",
+        acts_unseen: bool = False,
     ) -> None:
+        """With `acts_unseen`, the agent acts by a program of its own (harness.custom.CustomRun)."""
         self.name = name
         self._make = make
+        self._acts_unseen = acts_unseen
         self._model = model
         self._limits = limits
         self._settling = settling
@@ -167,6 +170,7 @@ class UserAgent:
             terminal,
             place.with_task_timeout(self._limits),
             seeds=_seeds(place, self._model),
+            acts_unseen=self._acts_unseen,
             earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),

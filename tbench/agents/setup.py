@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from harness.limits import Limits, ShellMode
 from harness.oversight import Approval, BadApproval
+from tbench.agents.packages import Manifest, require_package
+from tbench.agents.recipe import Recipe, is_recipe, known_recipes, load_recipe
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.config.document import Locked
 from tbench.config.layers import AGENT_LOOP_SETTINGS, PRESETS
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
 from tbench.results import AGENTS_WITHOUT_MODEL
+from tbench.sandbox.package import AgentPackage
 
 if TYPE_CHECKING:
     from harness.custom import CustomAgent
@@ -118,6 +121,12 @@ class AgentSetup:
     protocol: ActionProtocol | None = None
     """Protocol of tbench's own loop; None for other agents."""
     user_agent: AgentClass | None = None
+    recipe: Recipe | None = None
+    """Recipe of an agent that people ship; None for other agents."""
+    package: AgentPackage | None = None
+    """That agent's package, which has to be mounted in every sandbox."""
+    manifest: Manifest | None = None
+    """What that package contains."""
     shell_state: ShellMode | None = None
     """Whether commands share a shell; None if the protocol types keys."""
     approval: Approval | None = None
@@ -127,6 +136,10 @@ class AgentSetup:
     def from_config(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
         """Check a configuration's agent settings. Raises UsageError."""
         name, setup = agent.name, cls(agent, model, limits, agent.name)
+        if agent.version is not None and not is_recipe(name):
+            raise UsageError(f"--agent-version: no effect with --agent {name}, which has no versions; leave it out")
+        if is_recipe(name):
+            return _packaged_agent(setup)
         if name in AGENTS_WITHOUT_MODEL:
             return setup
         if ":" in name:
@@ -134,19 +147,23 @@ class AgentSetup:
         if name in PRESETS:
             raise UsageError(f"--agent {name}: is a preset; give --preset {name} instead")
         if name != "model":
-            raise UsageError(f"--agent {name}: unknown; known: model, oracle, nop, or your own as module:Class")
+            known = ", ".join(("model", "oracle", "nop", *known_recipes()))
+            raise UsageError(f"--agent {name}: unknown; known: {known}, a recipe.toml, or your own as module:Class")
         return _model_agent(setup)
 
     @property
     def may_use_model(self) -> bool:
         """Whether the agent may ask a model, and there is a model to ask."""
-        return self.protocol is not None or (self.user_agent is not None and bool(self.model.servers))
+        if self.user_agent is not None:
+            return bool(self.model.servers)
+        return self.protocol is not None or self.recipe is not None
 
     def resolve_names(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
         """Return the resolved names of the configuration, with the model that the endpoint serves."""
         return Locked(
             agent=self.name,
-            agent_sha256=self.user_agent.sha256 if self.user_agent else None,
+            agent_sha256=self._sha256,
+            agent_contains=self.manifest.contains if self.manifest else {},
             model=served.id if served else None,
             base_url=chat.urls[0] if chat else None,
             endpoints=chat.urls if chat and len(chat.urls) > 1 else (),
@@ -156,9 +173,18 @@ class AgentSetup:
             approval=self.approval.fingerprint if self.approval else None,
         )
 
+    @property
+    def _sha256(self) -> str | None:
+        """Hash of what the agent is made of; None for tbench's own."""
+        if self.recipe is not None and self.package is not None:
+            return hashlib.sha256(f"{self.recipe.digest} {self.package.sha256}".encode()).hexdigest()
+        return self.user_agent.sha256 if self.user_agent else None
+
     def maker(self, chat: Endpoint | None) -> Callable[[], TrialAgent]:
         """Return a function that makes the agent of one trial."""
         own, protocol, agent = self.user_agent, self.protocol, self.agent
+        if self.recipe is not None:
+            return self._packaged_maker(self.recipe, chat)
         if own is None and protocol is None:
             return NopAgent if self.name == "nop" else OracleAgent
         from tbench.agents.model_agent import ModelAgent, UserAgent
@@ -181,6 +207,30 @@ class AgentSetup:
             name=self.name,
         )
 
+    def _packaged_maker(self, recipe: Recipe, chat: Endpoint | None) -> Callable[[], TrialAgent]:
+        from tbench.agents.packaged_agent import PackagedAgent  # imports the gateway's server
+
+        assert chat is not None
+        limits = Limits(**self.limits.model_dump())
+        return lambda: PackagedAgent(recipe, chat, chat.model or self.model.name or "model", limits)
+
+
+def package_of(agent: AgentConfig) -> AgentPackage | None:
+    """Return the package of the configured agent; None if it needs none. Raises UsageError."""
+    return require_package(load_recipe(agent.name, agent.version), agent.name)[0] if is_recipe(agent.name) else None
+
+
+def _packaged_agent(setup: AgentSetup) -> AgentSetup:
+    name = setup.name
+    recipe = load_recipe(name, setup.agent.version)
+    if not setup.model.servers:
+        raise UsageError(f"{NO_ENDPOINT} (or give --agent oracle)")
+    _refuse_loop_settings(setup)
+    if setup.model.template != "server":
+        raise UsageError(f"--agent {name}: calls tools, which needs --render server")
+    package, manifest = require_package(recipe, name)
+    return replace(setup, name=recipe.title, recipe=recipe, package=package, manifest=manifest)
+
 
 def _model_agent(setup: AgentSetup) -> AgentSetup:
     if not setup.model.servers:
@@ -200,10 +250,16 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
     return replace(setup, name=name, protocol=protocol, shell_state=shell_state, approval=approval)
 
 
-def _user_agent(setup: AgentSetup) -> AgentSetup:
+def _refuse_loop_settings(setup: AgentSetup) -> None:
+    """Refuse settings that have no effect on an agent with a loop of its own. Raises UsageError."""
     name, defaults = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
     if unsupported := [path for path in AGENT_LOOP_SETTINGS if attrgetter(path)(setup) != attrgetter(path)(defaults)]:
         raise UsageError(f"--agent {name}: {', '.join(unsupported)}: only for tbench's own agent; remove them")
+
+
+def _user_agent(setup: AgentSetup) -> AgentSetup:
+    name = setup.name
+    _refuse_loop_settings(setup)
     shell_state = setup.agent.shell_state or "persistent"
     return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)
 

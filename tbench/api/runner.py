@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from harness.model import SamplingSettings
 from harness.trajectory import Outcome, Step
-from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.agents.setup import AgentSetup, connect_if_used, package_of
 from tbench.agents.trial_agent import TrialAgent
 from tbench.api.rollouts import Rollout, TokensMissing
 from tbench.config.document import Locked, RunPlan, Status
@@ -168,7 +168,8 @@ class Runner:
                 self._admission, self._backend, self._host = self._spare, self._spare.backend, None
                 return self
             # In a thread: the loop may be a trainer's, and connecting a cluster takes seconds.
-            backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, locked)))
+            settings = sandbox_settings(self._plan(config, locked), package=package_of(config.agent))
+            backend = await asyncio.to_thread(self._make_backend, settings)
             stack.push_async_callback(backend.close)
             require_capabilities(config.verify, config.sandbox, backend)
             await backend.open(self._say)

@@ -196,6 +196,7 @@ COMMANDS = {
     "config": LazyCommand("tbench.cli.config", "config", "Show a run's settings, or write them to a file."),
     "task": LazyCommand("tbench.cli.task", "task", "List, check, try, create and convert tasks."),
     "dataset": LazyCommand("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
+    "agent": LazyCommand("tbench.cli.agents.commands", "agent", "List, pull and show agents that people ship."),
     "shell": LazyCommand(
         "tbench.cli.task", "shell", "Open a shell in a task's sandbox: the verifier runs when you leave it."
     ),
@@ -223,7 +224,7 @@ _HEADINGS = {
     "Debug": ("why", "show", "note", "play", "diff", "debug", "fork", "blame"),
     "Steer": ("ps", "pause", "continue", "stop", "abort", "say", "attach", "approve", "refuse", "set"),
     "Proxies": ("extract", "replay", "leaderboard", "correlate"),
-    "Tasks": ("task", "dataset", "shell"),
+    "Tasks": ("task", "dataset", "agent", "shell"),
     "Demo": ("demo", "demo-endpoint", "cassette"),
     "Machine": ("setup", "doctor", "clean", "config"),
 }

@@ -138,7 +138,7 @@ async def _execute(
             require_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = plan_run(config, tasks, earlier, directory.name, setup.resolve_names(chat, served))
-        settings = sandbox_settings(plan, directory / "images")
+        settings = sandbox_settings(plan, directory / "images", setup.package)
         if made_images is not None:
             settings = replace(settings, made_images=made_images)
         hide = make_redactor(tasks.tasks, proxy=settings.container_proxy)

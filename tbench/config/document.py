@@ -43,7 +43,9 @@ class Locked(Frozen):
     agent: str
     """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""
     agent_sha256: str | None = None
-    """sha256 of the file that defines a custom agent."""
+    """sha256 of the file that defines a custom agent, or of recipe and package of an agent that people ship."""
+    agent_contains: dict[str, str] = Field(default={})
+    """Versions of everything in the package of an agent that people ship, by name."""
     model: str | None = None
     """Id of the model; None without a model."""
     base_url: str | None = None

@@ -246,8 +246,11 @@ class AgentConfig(Frozen):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """The agent: model, oracle, nop, or your own module:Class. `model` is a language model, `oracle` runs the reference
-    solution, `nop` does nothing."""
+    """The agent: model, oracle, nop, an agent that people ship (tbench agent list), a recipe.toml, or your own
+    module:Class. `model` is a language model in tbench's own loop, `oracle` runs the reference solution, `nop` does
+    nothing."""
+    version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION")] = None
+    """The version of an agent that people ship, if not the one that its recipe names."""
     preset: Annotated[
         str | None,
         AfterValidator(_known_preset),

@@ -20,6 +20,7 @@ from tbench.errors import UsageError
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
+from tbench.sandbox.package import AgentPackage
 from tbench.shards import WeighedTrial, plan_shard
 from tbench.storage.comparable import differences, measured_values
 from tbench.tasks.format import EnvironmentSection, Healthcheck, SolutionSection, StepSection, TaskFile, VerifierSection
@@ -116,14 +117,25 @@ def semantic(plan: RunPlan) -> dict[str, Any]:
     return {"model": plan.locked.model, **measured_values(plan)}
 
 
-def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
-    """Return the settings of the run's sandboxes; build output goes into `image_logs`. Raises UsageError."""
+def sandbox_settings(
+    plan: RunPlan, image_logs: Path | None = None, package: AgentPackage | None = None
+) -> SandboxSettings:
+    """Return the settings of the run's sandboxes; build output goes into `image_logs`. Raises UsageError.
+
+    `package` is the package of an agent that people ship.
+    """
+    if package is not None and (plan.config.sandbox.engines or plan.config.sandbox.ray):
+        raise UsageError(
+            f"--agent {plan.config.agent.name}: agents' packages are for the engine of this machine so far; leave out "
+            "--engine and --ray"
+        )
     return SandboxSettings(
         plan.run,
         plan.config.sandbox,
         container_proxy=container_proxy(plan.config.sandbox.container_proxy),
         endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
+        package=package,
     )
 
 

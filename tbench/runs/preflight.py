@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from tbench.agents.recipe import NO_SESSION, is_recipe
 from tbench.agents.trial_agent import OracleAgent
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
@@ -29,6 +30,8 @@ def why_not_runnable(task: Task | None, invalid: str, agent: str, gpus: int | No
     if task.host_access:
         wanted = "; ".join(f"{path}: {'; '.join(keys)}" for path, keys in task.host_access.items())
         return TrialError("trust_missing", f"{wanted}; --trust allows it")
+    if is_recipe(agent) and any(step.inherit_prior_session for step in task.file.steps[1:]):
+        return TrialError("task_unsupported", NO_SESSION.format(agent=agent))
     if gpus is not None and (why := _too_many_gpus(task, gpus)):
         return TrialError("task_unsupported", why)
     tables = ("environment", "solution", "verifier") if agent == OracleAgent.name else ("environment", "verifier")

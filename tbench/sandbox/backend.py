@@ -20,6 +20,7 @@ from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
+from tbench.sandbox.package import AgentPackage
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 
@@ -386,6 +387,8 @@ class SandboxSettings:
     """Directory in the run's own for the output of builds."""
     machine_folder: str = ""
     """Folder in it for one of several machines."""
+    package: AgentPackage | None = None
+    """Package of the agent, which is mounted in every sandbox; None for agents without one."""
     made_images: dict[str, set[str]] = field(default_factory=dict)
     """Ids of the images that were pulled or built, by engine; runs of several models share them."""
 

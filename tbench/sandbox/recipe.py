@@ -42,6 +42,8 @@ class SandboxRecipe:
     trial: str
     has_internet: bool
     environment: Mapping[str, str]
+    package_volume: str = ""
+    """Volume with the agent's package; empty if it has none."""
     hostname: str | None = None
     """Host name; None for the engine's default, the container's id."""
     workdir: str | None = None

@@ -31,6 +31,7 @@ from tbench.sandbox.docker.networks import (
     ensure_network,
     host_addresses,
 )
+from tbench.sandbox.docker.packages import ensure_package
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
 from tbench.sandbox.docker.tools import get_tools, repair_tools
@@ -75,7 +76,7 @@ class DockerBackend:
         self._settings = settings
         self._owns_engine = owns_engine
         self._images = Images(engine)
-        self._tools_volume = ""
+        self._tools_volume = self._package_volume = ""
         self._memory_watch: MemoryWatch | None = None
         self._originals = Originals()
         self._closed_to: tuple[str, ...] = ()
@@ -126,6 +127,8 @@ class DockerBackend:
             if notice:
                 say(notice)
         self._tools_volume = tools.volume
+        if settings.package is not None:
+            self._package_volume = await ensure_package(engine, settings.package, say)
         self._say = say
         states = limit_states(tools.limits, PROBE_LIMITS)
         if config.pin_cpus:
@@ -415,6 +418,7 @@ class DockerBackend:
             image=image,
             limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
             tools_volume=self._tools_volume,
+            package_volume=self._package_volume,
             run=settings.run,
             trial=trial,
             owner=self._engine.owner,

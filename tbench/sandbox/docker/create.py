@@ -17,6 +17,7 @@ from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
 from tbench.sandbox.docker.removing import force_remove
 from tbench.sandbox.owner import LABEL_SHARED, NETWORK
+from tbench.sandbox.package import PACKAGE
 from tbench.sandbox.recipe import ContainerLimits, SandboxRecipe
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         # With raw sockets a trial could forge addresses on the shared bridge and bypass all routes.
         cap_drop=["NET_RAW"] if recipe.has_internet and "NET_RAW" not in recipe.cap_add else None,
         security_opt=["no-new-privileges"] if recipe.no_new_privileges else None,
-        binds=[f"{recipe.tools_volume}:{TOOLS}:ro"],
+        binds=[
+            f"{recipe.tools_volume}:{TOOLS}:ro",
+            *([f"{recipe.package_volume}:{PACKAGE}:ro"] if recipe.package_volume else []),
+        ],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
         tmpfs={f"{TOOLS}/run": "mode=1777,size=16m"},
         **_extras(recipe),

@@ -1,0 +1,149 @@
+"""Agents that people ship: their command runs in the sandbox's terminal, and asks the endpoint that tbench is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from harness.custom import AgentModel, Assignment
+from harness.errors import AgentCrashed
+from harness.limits import Limits
+from harness.model import Model
+from harness.protocols.base import CommandResult
+from harness.trajectory import Message, Outcome, Reply, Trajectory
+from tbench.agents.model_agent import UserAgent
+from tbench.agents.recipe import NO_SESSION, Recipe
+from tbench.agents.trial_agent import AgentReport, Workplace, agent_user
+from tbench.errors import TrialError
+from tbench.files import safe_relative, write_atomically
+from tbench.gateway.connections import PROGRAM, Connections
+from tbench.gateway.server import Gateway
+from tbench.sandbox.backend import TOOLS
+from tbench.sandbox.package import PACKAGE
+
+LOGS = "/logs/agent"
+"""Directory in the sandbox for the agent's own files."""
+_KEPT_BYTES = 16 << 20
+"""Maximum size of the agent's own files that are kept of a trial."""
+_NO_LIMIT_SEC = 24 * 3600.0
+_SHOWN_LINES = 5
+_UNKNOWN_CONTEXT = 131_072
+"""Context that an agent is named if the server does not name it; a refusal then says the rest."""
+_LONGEST_ARGUMENT = 120 << 10
+"""Bytes of an instruction that fit into an argument of a command on Linux."""
+
+
+class PackagedAgent:
+    """An agent that a recipe describes; one instance per trial."""
+
+    why_anew = "its state is in its process"
+
+    def __init__(self, recipe: Recipe, model: Model, model_name: str, limits: Limits) -> None:
+        self.name = recipe.title
+        self._recipe, self._model, self._model_name, self._limits = recipe, model, model_name, limits
+        self._inner: UserAgent | None = None
+
+    async def work(self, place: Workplace) -> AgentReport:
+        if place.earlier is not None:
+            raise TrialError("task_unsupported", NO_SESSION.format(agent=self.name))
+        make = partial(_Work, self._recipe, self._model_name, place)
+        self._inner = UserAgent(make, self._model, self._limits, name=self.name, acts_unseen=True)
+        try:
+            return await self._inner.work(place)
+        except TrialError:
+            # The verifier keeps the agent's files; without a verdict they are needed most.
+            with contextlib.suppress(TrialError, OSError):
+                await _keep_files(place)
+            raise
+
+    def partial(self) -> Trajectory | None:
+        return None if self._inner is None else self._inner.partial()
+
+
+class _Work:
+    """The work on one trial: serves the endpoint, and runs the command until it ends."""
+
+    def __init__(self, recipe: Recipe, model_name: str, place: Workplace) -> None:
+        self._recipe, self._model_name, self._place = recipe, model_name, place
+
+    async def run(self, assignment: Assignment) -> Outcome | None:
+        assert assignment.model is not None
+        if len(assignment.instruction.encode("utf-8", "replace")) > _LONGEST_ARGUMENT:
+            raise AgentCrashed(f"the instruction is longer than {_LONGEST_ARGUMENT} bytes, an argument's limit", "")
+        known = (assignment.model.context_tokens, assignment.limits.context_tokens)
+        context_tokens = min((tokens for tokens in known if tokens is not None), default=None)
+        secret = secrets.token_hex(24)
+        gateway = Gateway(
+            partial(_ask, assignment.model),
+            secret=secret,
+            model=self._model_name,
+            max_tokens=assignment.model.sampling.max_tokens,
+            context_tokens=context_tokens,
+        )
+        connect = partial(self._place.sandbox.connect, user=agent_user(self._place.task))
+        try:
+            async with Connections(connect, f"{TOOLS}/bin/{PROGRAM}", gateway.serve).listen() as (port, serving):
+                command = self._command(assignment, f"http://127.0.0.1:{port}", secret, context_tokens)
+                limit_sec = assignment.limits.timeout_sec or _NO_LIMIT_SEC
+                running = asyncio.ensure_future(assignment.terminal.run(command, limit_sec + _NO_LIMIT_SEC))
+                try:
+                    await asyncio.wait({running, serving}, return_when=asyncio.FIRST_COMPLETED)
+                    if serving.done() and not running.done():
+                        serving.result()
+                    view = await running
+                finally:
+                    running.cancel()
+        finally:
+            await gateway.close()
+        return self._outcome(view, gateway)
+
+    def _outcome(self, view: object, gateway: Gateway) -> Outcome:
+        """Return the outcome of a command that has ended. Raises AgentCrashed."""
+        output = view.output if isinstance(view, CommandResult) else ""
+        exit_code = view.exit_code if isinstance(view, CommandResult) else None
+        last = " / ".join(line.strip() for line in output.strip().splitlines()[-_SHOWN_LINES:] if line.strip())
+        if exit_code != 0 and gateway.is_full:
+            return Outcome.CONTEXT_LIMIT
+        if exit_code != 0:
+            ended = "did not end by itself" if exit_code is None else f"ended with {exit_code}"
+            raise AgentCrashed(f"{self._recipe.title} {ended} after {gateway.answered} replies: {last}"[:1000], output)
+        if not gateway.answered:
+            raise AgentCrashed(f"{self._recipe.title} ended without a reply of the model: {last}"[:1000], output)
+        return Outcome.FINISHED
+
+    def _command(self, assignment: Assignment, url: str, secret: str, context_tokens: int | None) -> str:
+        """Return the shell command that runs the agent."""
+        assert assignment.model is not None
+        command, environment = self._recipe.fill(
+            {
+                "instruction": shlex.quote(assignment.instruction),
+                "url": url,
+                "key": secret,
+                "model": shlex.quote(self._model_name),
+                "context_tokens": str(context_tokens or _UNKNOWN_CONTEXT),
+                "max_tokens": str(assignment.model.sampling.max_tokens),
+                "package": PACKAGE,
+                "logs": LOGS,
+            }
+        )
+        exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in environment.items())
+        # A proxy must not get what is meant for the endpoint.
+        direct = 'export NO_PROXY="127.0.0.1${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.1${no_proxy:+,$no_proxy}"\n'
+        return f"({exports}{direct}{command.strip()}\n) </dev/null"
+
+
+async def _ask(
+    model: AgentModel, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]
+) -> Reply:
+    return await model.query(messages, max_tokens=max_tokens, tools=tools)
+
+
+async def _keep_files(place: Workplace) -> None:
+    """Store the agent's own files beside the trajectory. Raises TrialError and OSError."""
+    for name, content in (await place.sandbox.fetch(LOGS, _KEPT_BYTES)).items():
+        write_atomically(place.directory / "agent" / safe_relative(name), content)

@@ -1,0 +1,220 @@
+"""Packages of agents in the cache: asked of PyPI or npm once by their own clients, then used offline.
+
+A package in the cache is a folder with `package.tar`, everything that is mounted in a sandbox, and `package.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.trajectory import Frozen
+from tbench.agents.recipe import Recipe
+from tbench.errors import UsageError
+from tbench.files import cache_home, write_json
+from tbench.sandbox.own_images import recipe_hash
+from tbench.sandbox.package import AgentPackage, content_digest
+from tbench.tasks.sources import images_dir
+from tbench.text import one_line
+
+_ARCHIVE, _MANIFEST = "package.tar", "package.json"
+_INSTALL_SEC = 1800.0
+_ARCHITECTURES = {"x86_64": ("amd64", "x64", "x86_64"), "aarch64": ("arm64", "arm64", "aarch64")}
+"""By the kernel's name: the names of Docker, of npm and of Python's platforms."""
+_PYTHON = "3.11"
+"""Version of the Python that comes along (images/agent-python)."""
+MakePython = Callable[[Path, Path], Awaitable[None]]
+"""Makes the archive of a Python with packages: the folder of packages, and the archive to write. Raises UsageError."""
+
+
+class Manifest(Frozen):
+    """What a package in the cache is made of."""
+
+    name: str
+    version: str
+    architecture: str
+    registry: str
+    sha256: str
+    """Hash of the content of the archive."""
+    size_bytes: int
+    contains: dict[str, str]
+    """Versions of everything in it, by name."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+def _directory(recipe: Recipe) -> Path:
+    """Return the folder of a recipe's package: another source or another runtime is another package."""
+    source = recipe.package.model_dump(mode="json")
+    runtime = recipe_hash(images_dir() / "agent-python") if recipe.package.registry == "pypi" else ""
+    made_of = json.dumps([source, runtime, platform.machine()], sort_keys=True)
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:8]
+    return cache_home() / "agents" / f"{recipe.name}-{recipe.version}-{key}"
+
+
+def find_package(recipe: Recipe) -> tuple[AgentPackage, Manifest] | None:
+    """Return the package of a recipe from the cache; None if it is not there. Raises UsageError if it is unreadable."""
+    folder = _directory(recipe)
+    try:
+        manifest = Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
+        size = (folder / _ARCHIVE).stat().st_size
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        words = one_line(str(error), 200)
+        raise UsageError(f"{folder}: cannot be used: {words}; remove it, then tbench agent pull") from None
+    if size != manifest.size_bytes:
+        raise UsageError(f"{folder}: {_ARCHIVE} was changed; remove the folder, then tbench agent pull {recipe.name}")
+    return AgentPackage(manifest.title, folder / _ARCHIVE, manifest.sha256, manifest.architecture), manifest
+
+
+def require_package(recipe: Recipe, given: str) -> tuple[AgentPackage, Manifest]:
+    """Return the package of a recipe. Raises UsageError if it has to be pulled first."""
+    if (found := find_package(recipe)) is None:
+        version = f" --agent-version {recipe.version}"
+        raise UsageError(f"--agent {given}: its package is not here; run: tbench agent pull {given}{version}")
+    return found
+
+
+async def pull_package(recipe: Recipe, make_python: MakePython, say: Callable[[str], None]) -> Manifest:
+    """Ask the registry for a recipe's package and put it into the cache. Raises UsageError."""
+    if platform.machine() not in _ARCHITECTURES:
+        raise UsageError(f"agents' packages are for {', '.join(_ARCHITECTURES)}; this machine is {platform.machine()}")
+    folder = _directory(recipe)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".pulling-", dir=folder.parent))
+    try:
+        archive = staging / _ARCHIVE
+        say(f"agent: asking {recipe.package.registry} for {recipe.package.requirement(recipe.version)}")
+        installed = staging / "installed"
+        installed.mkdir()
+        if recipe.package.registry == "pypi":
+            contains = await _install_from_pypi(recipe, installed)
+            await make_python(installed, archive)
+        else:
+            contains = await _install_from_npm(recipe, installed)
+            await asyncio.to_thread(_pack, installed, archive)
+        await asyncio.to_thread(shutil.rmtree, installed)
+        manifest = Manifest(
+            name=recipe.name,
+            version=recipe.version,
+            architecture=_ARCHITECTURES[platform.machine()][0],
+            registry=recipe.package.registry,
+            sha256=await asyncio.to_thread(content_digest, archive),
+            size_bytes=archive.stat().st_size,
+            contains=contains,
+        )
+        write_json(staging / _MANIFEST, manifest.model_dump(mode="json"))
+        await asyncio.to_thread(_move, staging, folder)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: {error.strerror or error}") from None
+    finally:
+        await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
+    return manifest
+
+
+async def _install_from_pypi(recipe: Recipe, target: Path) -> dict[str, str]:
+    machine = _ARCHITECTURES[platform.machine()][2]
+    platforms = (f"--platform={kind}_{machine}" for kind in ("manylinux2014", "manylinux_2_17", "manylinux_2_28"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}", *platforms, "--no-compile"]
+    requirement = recipe.package.requirement(recipe.version)
+    await _run([*pip, *wheels, "--target", str(target), requirement], requirement, "pip")
+    contains = dict(_versions_of(target))
+    await asyncio.to_thread(_leave_out, target, (*recipe.package.leave_out, "bin"))
+    return contains
+
+
+def _versions_of(site: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(site.glob("*.dist-info")):
+        name, _, version = path.name.removesuffix(".dist-info").partition("-")
+        yield name, version
+
+
+async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise UsageError(f"{recipe.title}: comes from npm, and there is no npm here; install it (Debian: npm)")
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--os=linux", "--libc=glibc"]
+    cpu = f"--cpu={_ARCHITECTURES[platform.machine()][1]}"
+    requirement = recipe.package.requirement(recipe.version)
+    await _run([npm, "install", "--silent", *options, cpu, "--prefix", str(target), requirement], requirement, "npm")
+    lock = json.loads((target / "package-lock.json").read_text(encoding="utf-8"))
+    contains = {
+        path.removeprefix("node_modules/"): str(each.get("version", ""))
+        for path, each in lock.get("packages", {}).items()
+        if path and (target / path).is_dir()
+    }
+    await asyncio.to_thread(_leave_out, target / "node_modules", recipe.package.leave_out)
+    return contains
+
+
+async def _run(command: Sequence[str], requirement: str, client: str) -> None:
+    """Run a registry's client. Raises UsageError with its last words."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(_INSTALL_SEC):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        raise UsageError(f"{requirement}: {client} was not done within {_INSTALL_SEC:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        lines = printed.decode("utf-8", "replace").strip().splitlines()
+        said = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+        raise UsageError(
+            f"{requirement}: cannot be had: {client} ended with {process.returncode}: {one_line(said, 300)}"
+        )
+
+
+def _leave_out(root: Path, patterns: Sequence[str]) -> None:
+    """Remove the paths below `root` that match a pattern; nothing below a match is looked at."""
+    for folder, folders, files in os.walk(root):
+        for name in [*folders, *files]:
+            path = Path(folder, name)
+            if any(fnmatch.fnmatchcase(path.relative_to(root).as_posix(), pattern) for pattern in patterns):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                    folders.remove(name)
+                else:
+                    path.unlink()
+
+
+def _move(staging: Path, folder: Path) -> None:
+    """Put a whole package in its place, instead of an earlier one."""
+    staging.chmod(0o755)
+    if folder.exists():
+        shutil.rmtree(folder)
+    staging.rename(folder)
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    """Write a folder's content as a tar file, with root as the owner of everything."""
+
+    def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mode |= 0o444 | (0o111 if member.isdir() or member.mode & 0o100 else 0)
+        return member
+
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, path.name, filter=owned_by_root)

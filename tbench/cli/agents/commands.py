@@ -1,0 +1,116 @@
+"""`tbench agent`: list, pull and show agents that people ship."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup
+from tbench.cli.parsing.values import NAME_TYPE
+from tbench.cli.printing import print_line, print_text
+from tbench.text import size_text
+
+if TYPE_CHECKING:
+    from tbench.agents.packages import Manifest
+    from tbench.agents.recipe import Recipe
+
+COMMANDS = {
+    "list": LazyCommand("tbench.cli.agents.commands", "list_agents", "List the known agents and their versions."),
+    "pull": LazyCommand("tbench.cli.agents.commands", "pull", "Fetch an agent's package into the cache."),
+    "show": LazyCommand("tbench.cli.agents.commands", "show", "Show an agent's recipe and what its package contains."),
+}
+_name = click.argument("name", cls=Argument, metavar="NAME", type=NAME_TYPE, help="An agent's name, or a recipe.toml.")
+_version = click.option("--agent-version", metavar="VERSION", help="Another version than the recipe's.")
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+def agent() -> None:
+    """List, pull and show agents that people ship."""
+
+
+@click.command("list")
+@json_option
+def list_agents(as_json: bool) -> None:
+    """List the known agents and their versions."""
+    from tbench.agents.packages import find_package
+    from tbench.agents.recipe import known_recipes, load_recipe
+
+    recipes = [load_recipe(name) for name in known_recipes()]
+    rows = [
+        {"name": each.name, "version": each.version, "dialect": each.dialect, "about": each.about}
+        | {"pulled": find_package(each) is not None}
+        for each in recipes
+    ]
+    if as_json:
+        print_text(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for row in rows:
+        pulled = "pulled" if row["pulled"] else ""
+        print_line(f"{row['name']:16} {row['version']:10} {row['dialect']:10} {pulled:7} {row['about']}".rstrip())
+
+
+@click.command()
+@_name
+@_version
+def pull(name: str, agent_version: str | None) -> None:
+    """Fetch an agent's package from PyPI or npm into the cache. Afterwards, no registry is needed."""
+    from tbench.agents.packages import pull_package
+    from tbench.agents.recipe import load_recipe
+    from tbench.cli.interruption import run_interruptibly
+    from tbench.sandbox.docker.engine import Engine
+    from tbench.sandbox.docker.packages import make_python
+
+    def say(line: str) -> None:
+        print_line(line, err=True)
+
+    recipe = load_recipe(name, agent_version)
+    engine = Engine.connect()
+    try:
+        manifest = run_interruptibly(pull_package(recipe, partial(make_python, engine, say), say))
+    finally:
+        engine.close()
+    print_line(f"{manifest.title}: {size_text(manifest.size_bytes)}, sha256 {manifest.sha256[:16]}")
+
+
+@click.command()
+@_name
+@_version
+@json_option
+def show(name: str, agent_version: str | None, as_json: bool) -> None:
+    """Show an agent's recipe and what its package contains."""
+    from tbench.agents.packages import find_package
+    from tbench.agents.recipe import load_recipe
+
+    recipe = load_recipe(name, agent_version)
+    found = find_package(recipe)
+    row = _row(recipe, None if found is None else found[1])
+    if as_json:
+        print_text(json.dumps(row, indent=2, ensure_ascii=False))
+        return
+    for label, value in row.items():
+        if isinstance(value, dict):
+            value = ", ".join(
+                f"{key} {text}" if label == "contains" else f"{key}={text}" for key, text in value.items()
+            )
+        print_line(f"{label.replace('_', ' '):12} {str(value).strip()}".rstrip())
+
+
+def _row(recipe: Recipe, manifest: Manifest | None) -> dict[str, Any]:
+    source = recipe.package
+    row: dict[str, Any] = {
+        "name": recipe.name,
+        "about": recipe.about,
+        "version": recipe.version,
+        "dialect": recipe.dialect,
+        "package": f"{source.registry}: {source.requirement(recipe.version)}",
+        "command": recipe.command.strip(),
+        "environment": recipe.environment,
+    }
+    if manifest is None:
+        return {**row, "pulled": f"no: tbench agent pull {recipe.name}"}
+    size = {"size_bytes": manifest.size_bytes, "sha256": manifest.sha256}
+    return {**row, "pulled": "yes", **size, "contains": manifest.contains}

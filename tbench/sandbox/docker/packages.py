@@ -1,0 +1,146 @@
+"""Agents' packages on an engine: a volume for each, filled once; and the Python that agents from PyPI bring along."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import tarfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import TrialError, UsageError
+from tbench.sandbox.backend import Say
+from tbench.sandbox.build_context import BuildContext
+from tbench.sandbox.docker.build import BuildFailed, build, last_lines
+from tbench.sandbox.docker.create import create, ensure_scratch_image
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.removing import force_remove
+from tbench.sandbox.docker.tools import ensure_base_images
+from tbench.sandbox.own_images import recipe_hash
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_SHARED
+from tbench.sandbox.package import PACKAGE, AgentPackage
+from tbench.tasks.sources import images_dir
+from tbench.text import one_line
+
+_BUILD_SEC = 1800.0
+_COPY_SEC = 1800.0
+_VOLUME = "/v"
+_WHOLE = ".tbench-whole"
+"""File that says that a volume is filled; it is written last."""
+_CHUNK = 1 << 20
+
+
+async def ensure_package(engine: Engine, package: AgentPackage, say: Say) -> str:
+    """Make and fill the volume of a package if it is missing, and return its name. Raises UsageError."""
+    if package.architecture != engine.info.architecture:
+        raise UsageError(
+            f"{package.title}: its package is for {package.architecture}, and the engine's machine is "
+            f"{engine.info.architecture}; pull it on such a machine"
+        )
+    name = f"tbench-agent-{package.sha256[:16]}"
+    try:
+        await engine.call(engine.api.create_volume, name, labels={LABEL_SHARED: "agent"}, again=True)
+        holder = await _hold(engine, await ensure_scratch_image(engine), [f"{name}:{_VOLUME}"])
+        try:
+            if not await _is_whole(engine, holder):
+                say(f"agent: copying {package.title} to the engine (once)")
+                await _put(engine, holder, _VOLUME, package.archive)
+                await engine.call(engine.api.put_archive, holder, _VOLUME, _marker(), again=True)
+        finally:
+            await force_remove(engine, holder)
+    except (EngineError, TrialError, OSError) as error:
+        raise UsageError(f"{package.title}: cannot be copied to the engine: {one_line(str(error), 300)}") from error
+    return name
+
+
+async def make_python(engine: Engine, say: Say, packages: Path, archive: Path) -> None:
+    """Write an archive of a Python of its own with these packages, compiled. Raises UsageError."""
+    recipe = images_dir() / "agent-python"
+    tag, log = f"tbench/agent-python:{recipe_hash(recipe)}", list[str]()
+    try:
+        await ensure_base_images(engine, say)
+        say("agent: building a Python that runs in any image (once, about a minute)")
+        building = partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "agent-python"}, log=log)
+        await engine.call(building, engine.api, BuildContext.for_folder(recipe), tag, deadline_sec=_BUILD_SEC + 30)
+        holder = await _hold(engine, tag, [])
+        try:
+            packed = archive.with_suffix(".packages")
+            await asyncio.to_thread(_pack_packages, packages, packed)
+            await _put(engine, holder, "/", packed)
+            packed.unlink()
+            await engine.call(engine.api.start, holder)
+            await engine.call(engine.api.wait, holder, timeout=int(_COPY_SEC), deadline_sec=_COPY_SEC + 30)
+            await engine.call(partial(_get, engine.api, holder, archive), deadline_sec=_COPY_SEC)
+        finally:
+            await force_remove(engine, holder)
+    except (BuildFailed, EngineError, TrialError, TimeoutError) as error:
+        raise UsageError(f"a Python for agents cannot be made: {one_line(str(error), 300)}{last_lines(log)}") from error
+
+
+async def _hold(engine: Engine, image: str, binds: list[str]) -> str:
+    """Create a container, which is not started, for copying."""
+    config: dict[str, Any] = {
+        "image": image,
+        "labels": {LABEL_SHARED: "agent", LABEL_OWNER: engine.owner},
+        "host_config": engine.api.create_host_config(binds=binds, network_mode="none"),
+    }
+    if binds:
+        config["command"] = ["nothing"]
+    return await create(engine, config)
+
+
+async def _is_whole(engine: Engine, holder: str) -> bool:
+    def look() -> bool:
+        pieces, _ = engine.api.get_archive(holder, f"{_VOLUME}/{_WHOLE}")
+        return sum(map(len, pieces)) > 0
+
+    try:
+        return await engine.call(look, again=True)
+    except EngineError as error:
+        if error.status != 404:
+            raise
+        return False
+
+
+async def _put(engine: Engine, holder: str, folder: str, archive: Path) -> None:
+    def put() -> None:
+        with archive.open("rb") as file:
+            engine.api.put_archive(holder, folder, file)
+
+    await engine.call(put, deadline_sec=_COPY_SEC, again=True)
+
+
+def _marker() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        member = tarfile.TarInfo(_WHOLE)
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"1"))
+    return packed.getvalue()
+
+
+def _pack_packages(packages: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w") as tar:
+        tar.add(packages, "packages")
+
+
+def _get(api: Any, holder: str, archive: Path) -> None:
+    """Write what is below the package's place in a container to an archive, without the folder's own name."""
+    pieces, _ = api.get_archive(holder, PACKAGE, chunk_size=_CHUNK)
+    whole = archive.with_suffix(".whole")
+    with whole.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+    with tarfile.open(whole, "r:") as source, tarfile.open(archive, "w") as target:
+        for member in source:
+            _, _, below = member.name.partition("/")
+            if not below:
+                continue
+            if member.islnk():
+                member.linkname = member.linkname.partition("/")[2]
+            member.name = below
+            with contextlib.closing(source.extractfile(member) or io.BytesIO()) as content:
+                target.addfile(member, content if member.isreg() else None)
+    whole.unlink()

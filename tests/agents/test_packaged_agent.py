@@ -1,0 +1,220 @@
+"""Agents that people ship, in real containers without a network: scripts that misbehave, and the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeTask
+from shell_agents import write_recipe
+from tool_calling_server import SUBMIT, ToolCallingServer
+
+from tbench.agents.recipe import known_recipes
+
+pytestmark = pytest.mark.engine
+TIDY = Path(__file__).parents[2] / "tasks"
+
+SERVICES = """
+services:
+  main:
+    build: {context: .}
+    depends_on: {store: {condition: service_healthy}}
+  store:
+    image: debian:bookworm-slim
+    command:
+      - perl
+      - -MIO::Socket::INET
+      - -e
+      - |
+        $$server = IO::Socket::INET->new(LocalPort => 7000, Listen => 5, ReuseAddr => 1) or die;
+        while ($$client = $$server->accept) { close $$client }
+    healthcheck:
+      test: [CMD, perl, -MIO::Socket::INET, -e, "exit !IO::Socket::INET->new('localhost:7000')"]
+      interval: 1s
+      retries: 30
+"""
+
+
+@pytest.fixture
+def server() -> Any:
+    with ToolCallingServer(["echo unused"]) as server:
+        yield server
+
+
+def run(folder: Path, tasks: Path, agent: str, url: str, *more: str, seconds: int = 240) -> dict[str, Any]:
+    """Run one trial of an agent in a process of its own, and return its result."""
+    command = [sys.executable, "-m", "tbench", "run", str(tasks), "--agent", agent, "--base-url", url]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
+    done = subprocess.run(
+        [*command, "--output", str(folder / "run"), "--verify", "shared", "--retries", "0", *more],
+        capture_output=True, text=True, timeout=seconds, env=environment, check=False,
+    )  # fmt: skip
+    lines = (folder / "run" / "results.jsonl").read_text().splitlines() if (folder / "run").exists() else []
+    assert len(lines) == 1, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(lines[0])
+    return found
+
+
+def trajectory(folder: Path, task: str = "small-task") -> dict[str, Any]:
+    path = folder / "run" / "trials" / task / "seed-0" / "trajectory.json"
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+async def shell_trial(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, command: str, *more: str, **parts: Any
+) -> dict[str, Any]:
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, f": {{instruction}}\n{command}")
+    return run(tmp_path, make_task(**parts).parent, str(recipe), server.base_url, *more)
+
+
+async def test_an_agent_asks_from_a_container_without_a_network_and_each_request_is_a_step(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    result = await shell_trial(
+        tmp_path,
+        make_task,
+        server,
+        'echo "$1"; "$ASK" one && "$ASK" two && touch /app/done && echo log >{logs}/own.txt',
+    )
+    assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 2)
+    assert result["agent"] == "shell-agent@1.0"
+    asked = [body["messages"][-1]["content"] for body in server.bodies if "tools" not in body]
+    assert [text for text in asked if text in ("one", "two")] == ["one", "two"]
+    seeds = [body["seed"] for body in server.bodies if body["messages"][-1]["content"] in ("one", "two")]
+    assert len(set(seeds)) == 2
+    steps = trajectory(tmp_path)["steps"]
+    assert [step["reply"]["content"] for step in steps] == ["Done.", "Done."]
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert document["locked"]["agent_contains"] == {"shell-agent": "1.0"}
+    assert len(document["locked"]["agent_sha256"]) == 64
+    directory = tmp_path / "run" / "trials" / "small-task" / "seed-0"
+    assert (directory / "agent" / "own.txt").read_text() == "log\n"
+    assert (directory / "session.cast").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ('"$ASK" one; echo boom; exit 7', "ended with 7 after 1 replies"),
+        ("exit 3", "ended with 3 after 0 replies"),
+        ("touch /app/done", "ended without a reply of the model"),
+        ('"$ASK" one wrong-key && touch /app/done', "ended with 1 after 0 replies"),
+    ],
+)
+async def test_an_agent_that_fails_is_an_error_and_no_score(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str, command: str, words: str
+) -> None:
+    result = await shell_trial(tmp_path, make_task, server, command)
+    assert result["reward"] is None
+    assert result["error"]["type"] == "agent_crashed"
+    assert words in result["error"]["message"]
+
+
+async def test_an_agent_that_hangs_ends_at_the_tasks_time_limit(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    toml = "[agent]\ntimeout_sec = 6\n[environment]\nmemory_mb = 256\nallow_internet = false\n"
+    result = await shell_trial(tmp_path, make_task, server, '"$ASK" one; sleep 1000', toml=toml)
+    assert (result["error"], result["outcome"], result["reward"]) == (None, "agent_timeout", 0.0)
+
+
+async def test_an_agent_that_floods_the_endpoint_ends_at_the_limit_of_steps(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    result = await shell_trial(tmp_path, make_task, server, 'while "$ASK" again; do :; done', "--steps", "5")
+    assert (result["error"], result["outcome"], result["steps"]) == (None, "step_limit", 5)
+    assert sum(body["messages"][-1]["content"] == "again" for body in server.bodies) == 5
+
+
+async def test_a_failing_endpoint_is_waited_for_and_its_time_is_not_the_agents(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    server.failing = 2
+    result = await shell_trial(tmp_path, make_task, server, '"$ASK" one && touch /app/done')
+    assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
+    assert result["timings"]["waited_sec"] > 0
+
+
+async def test_an_agent_that_gives_up_on_a_full_context_is_judged(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    server.longest = 1000
+    text = "x" * 4000
+    command = f'"$ASK" one && touch /app/done && "$ASK" {text}'
+    result = await shell_trial(tmp_path, make_task, server, command)
+    assert (result["error"], result["outcome"], result["reward"]) == (None, "context_limit", 1.0)
+
+
+async def test_an_agent_with_a_user_of_its_own_asks_as_well(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    dockerfile = "FROM debian:bookworm-slim\nRUN useradd -m worker && mkdir /app && chown worker /app\nWORKDIR /app\n"
+    toml = "[agent]\nuser = 'worker'\n[environment]\nmemory_mb = 256\nallow_internet = false\n"
+    command = '"$ASK" one && id -un >{logs}/me && touch /app/done'
+    result = await shell_trial(tmp_path, make_task, server, command, dockerfile=dockerfile, toml=toml)
+    assert (result["error"], result["reward"]) == (None, 1.0)
+
+
+async def test_an_agent_works_beside_the_services_of_its_task(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    command = '"$ASK" one && echo there >/dev/tcp/store/7000 && touch /app/done'
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, f": {{instruction}}\n{command}")
+    task = make_task()
+    (task / "environment" / "docker-compose.yaml").write_text(SERVICES)
+    result = run(tmp_path, task.parent, str(recipe), server.base_url)
+    assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
+
+
+def solution_of(task: str) -> Sequence[str]:
+    text = (TIDY / task / "solution" / "solve.sh").read_text()
+    return ["ls /app", text.split("set -e\n", 1)[1]]
+
+
+@pytest.fixture(scope="session")
+def pulled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Pulls an agent once; a test is skipped where its registry is away."""
+    known: dict[str, str] = {}
+
+    def pull(name: str) -> None:
+        if name not in known:
+            command = [sys.executable, "-m", "tbench", "agent", "pull", name]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            known[name] = "" if done.returncode == 0 else done.stderr.strip()
+        if known[name]:
+            pytest.skip(known[name])
+
+    return pull
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", known_recipes())
+def test_a_real_agent_solves_a_bundled_task_without_a_network(
+    agent: str, tmp_path: Path, tools_volume: str, pulled: Any
+) -> None:
+    pulled(agent)
+    commands = solution_of("tidy-notes")
+    with ToolCallingServer(commands) as server:
+        result = run(tmp_path, TIDY, agent, server.base_url, "-t", "tidy-notes", seconds=400)
+    assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 3)
+    found = trajectory(tmp_path, "tidy-notes")
+    last = [SUBMIT] if agent == "mini-swe-agent" else []
+    assert [action for step in found["steps"] for action in step["actions"]] == [*commands, *last]
+    assert "notes" in found["steps"][0]["observation"]
+    assert [step["reply"]["reasoning"] for step in found["steps"][:2]] == ["Now comes 1.", "Now comes 2."]
+    assert len({body["seed"] for body in server.bodies if "seed" in body}) >= 3
+    # The thinking goes back to the model, as in tbench's own loop.
+    sent = [message for message in server.bodies[-1]["messages"] if message["role"] == "assistant"]
+    assert [message.get("reasoning") or message.get("reasoning_content") for message in sent] == [
+        "Now comes 1.",
+        "Now comes 2.",
+    ]

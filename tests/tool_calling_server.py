@@ -1,0 +1,67 @@
+"""An endpoint whose model calls whatever shell tool it is offered: a command for each turn, then the agent's end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tbench.serving import JsonHandler, LocalServer
+
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_ARGUMENT = {"bash": "command", "Bash": "command", "exec_command": "cmd"}
+"""Name of the argument with the command, by the name of an agent's shell tool."""
+
+
+class ToolCallingServer(LocalServer):
+    """Answers at `base_url`. `bodies` has all requests; the first `failing` ones get HTTP 503."""
+
+    def __init__(self, commands: Sequence[str], *, failing: int = 0, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.commands, self.failing = tuple(commands), failing
+        self.bodies: list[dict[str, Any]] = []
+        self.longest = 60_000
+        """Tokens of a prompt, of four bytes each, beyond which it is refused."""
+
+    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the message of the model for a conversation."""
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        names = [tool["function"]["name"] for tool in body.get("tools", ())]
+        tool = next((name for name in names if name in _ARGUMENT), None)
+        script = [*self.commands, SUBMIT] if tool == "bash" else self.commands
+        if tool is None or turn >= len(script):
+            return {"role": "assistant", "content": "Done."}
+        arguments = {_ARGUMENT[tool]: script[turn]} | ({"description": "a step"} if tool == "Bash" else {})
+        call = {"name": tool, "arguments": json.dumps(arguments)}
+        return {
+            "role": "assistant",
+            "content": f"Turn {turn + 1}.",
+            "reasoning": f"Now comes {turn + 1}.",
+            "tool_calls": [{"id": f"call_{turn + 1}", "type": "function", "function": call}],
+        }
+
+
+class _Handler(JsonHandler):
+    server: ToolCallingServer
+
+    def get(self, path: str) -> None:
+        self.send_json(200, {"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 65536}]})
+
+    def post(self, path: str, body: bytes) -> None:
+        asked = json.loads(body)
+        self.server.bodies.append(asked)
+        if self.server.failing > 0:
+            self.server.failing -= 1
+            self.send_json(503, {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}})
+            return
+        if (tokens := len(body) // 4) > self.server.longest:
+            words = f"This model's maximum context length is {self.server.longest} tokens. However, your prompt "
+            error = {"message": f"{words}contains {tokens} input tokens.", "type": "BadRequestError", "code": 400}
+            self.send_json(400, {"error": {**error, "param": "input_tokens"}})
+            return
+        message = self.server.reply(asked)
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 20, "total_tokens": len(body) // 4 + 20}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "tiny"}
+        self.send_json(200, {**answer, "choices": [choice], "usage": usage})
