@@ -246,11 +246,12 @@ class AgentConfig(Frozen):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """The agent: model, oracle, nop, an agent that people ship (tbench agent list), a recipe.toml, or your own
-    module:Class. `model` is a language model in tbench's own loop, `oracle` runs the reference solution, `nop` does
-    nothing."""
-    version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION")] = None
-    """The version of an agent that people ship, if not the one that its recipe names."""
+    """The agent: model, oracle, nop, module:Class, or packaged. `model` is a language model in tbench's own loop,
+    `oracle` runs the reference solution, `nop` does nothing. tbench agent list has the packaged ones; FILE.toml is a
+    recipe for another."""
+    # Counts by the agent's name in `Locked`.
+    version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION", measured=False)] = None
+    """Another version of a packaged agent."""
     preset: Annotated[
         str | None,
         AfterValidator(_known_preset),

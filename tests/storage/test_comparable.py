@@ -34,7 +34,7 @@ MOVES_NONE = """
     tasks.refresh tasks.offline
     model.name model.base_url model.endpoints model.request_timeout_sec model.retry_budget_sec model.max_outage_sec
     model.other_weights
-    agent.preset
+    agent.preset agent.version
     sandbox.build sandbox.no_build_cache sandbox.pull sandbox.pull_concurrency sandbox.prefetch sandbox.drop_images
     sandbox.keep sandbox.snapshot sandbox.network_pool sandbox.engines sandbox.ray
     overrides.build_timeout_multiplier overrides.healthcheck_timeout_multiplier

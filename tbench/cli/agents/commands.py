@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "list": LazyCommand("tbench.cli.agents.commands", "list_agents", "List the known agents and their versions."),
-    "pull": LazyCommand("tbench.cli.agents.commands", "pull", "Fetch an agent's package into the cache."),
+    "pull": LazyCommand(
+        "tbench.cli.agents.commands", "pull", "Fetch an agent's package from PyPI or npm into the cache."
+    ),
     "show": LazyCommand("tbench.cli.agents.commands", "show", "Show an agent's recipe and what its package contains."),
 }
 _name = click.argument("name", cls=Argument, metavar="NAME", type=NAME_TYPE, help="An agent's name, or a recipe.toml.")
