@@ -71,7 +71,9 @@ async def make_python(engine: Engine, say: Say, packages: Path, archive: Path) -
             await _put(engine, holder, "/", packed)
             packed.unlink()
             await engine.call(engine.api.start, holder)
-            await engine.call(engine.api.wait, holder, timeout=int(_COPY_SEC), deadline_sec=_COPY_SEC + 30)
+            waiting = partial(engine.api.wait, holder, timeout=int(_COPY_SEC))
+            if code := (await engine.call(waiting, deadline_sec=_COPY_SEC + 30))["StatusCode"]:
+                raise BuildFailed(f"putting its packages in their place ended with {code}")
             await engine.call(partial(_get, engine.api, holder, archive), deadline_sec=_COPY_SEC)
         finally:
             await force_remove(engine, holder)
