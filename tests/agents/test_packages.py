@@ -9,14 +9,17 @@ import stat
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from run_plans import a_plan
 from shell_agents import CACHED, cache_package, shell_recipe
 
 from tbench.agents.packages import find_package, pull_package, require_package
 from tbench.agents.recipe import PackageSource
 from tbench.errors import UsageError
-from tbench.sandbox.package import content_digest
+from tbench.runs.plan import sandbox_settings
+from tbench.sandbox.package import AgentPackage, content_digest
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +132,15 @@ async def test_a_missing_client_is_named(cache: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="there is no npm here"):
         await pull_package(shell_recipe("true {instruction}"), no_python, lambda _: None)
+
+
+@pytest.mark.parametrize("machines", [{"engines": ("oci:",)}, {"engines": ("ssh://a", "ssh://b")}, {"ray": "auto"}])
+def test_machines_that_cannot_mount_packages_yet_are_refused(machines: dict[str, Any]) -> None:
+    package = AgentPackage("shell-agent@1.0", Path("package.tar"), "0" * 64, "amd64")
+    plan = a_plan(agent="codex", **machines)
+    with pytest.raises(UsageError, match="leave out --engine and --ray"):
+        sandbox_settings(plan, package=package)
+    assert sandbox_settings(plan).package is None
 
 
 def test_the_manifest_is_json_for_people(cache: Path) -> None:
