@@ -23,7 +23,7 @@ from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys
-from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
+from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 ASK = [Message(role="user", content="What now?")]
 Behaviour = Callable[[Assignment], Awaitable[Any]]
@@ -43,6 +43,7 @@ def a_run(
     terminal: FakeTerminal | None = None,
     steps_done: list[Step] | None = None,
     earlier: Sequence[Message] = (),
+    acts_unseen: bool = False,
     **limits: Any,
 ) -> CustomRun:
     return CustomRun(
@@ -53,6 +54,7 @@ def a_run(
         Limits(**limits),
         seeds=Seeds("alpha", 3),
         earlier=earlier,
+        acts_unseen=acts_unseen,
         on_step_done=([] if steps_done is None else steps_done).append,
     )
 
@@ -94,6 +96,33 @@ async def test_what_it_returns_is_the_outcome(outcome: Outcome) -> None:
         return outcome
 
     assert (await run(give)).outcome is outcome
+
+
+async def test_an_agent_that_acts_unseen_is_recorded_by_its_calls_and_what_its_next_query_says_about_them() -> None:
+    tools = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+    calls = (
+        ToolCall(id="1", name="bash", arguments='{"command": "ls"}'),
+        ToolCall(id="2", name="look", arguments='{"path": "x"}'),
+        ToolCall(id="3", name="cut", arguments='{"comm'),
+    )
+
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        reply = await job.model.query(ASK, tools=tools)
+        said = Message(role="assistant", content=reply.content, tool_calls=reply.tool_calls)
+        seen = [Message(role="tool", content=f"output {call.id}", tool_call_id=call.id) for call in calls]
+        await job.model.query([Message(role="user", content="A title, please.")])
+        await job.model.query([*ASK, said, *seen], tools=tools)
+        await job.terminal.run("agent --task x", 5)
+
+    model = ScriptedModel([Reply(content="I look.", tool_calls=calls), Reply(content="Title"), Reply(content="Done.")])
+    trajectory = await run(work, model, FakeTerminal([CommandResult(output="bye", exit_code=0)]), acts_unseen=True)
+    first, title, last = trajectory.steps
+    assert first.actions == ("ls", 'look {"path": "x"}', 'cut {"comm')
+    assert (title.reply.content, title.actions, last.actions, last.observation) == ("Title", (), (), "")
+    assert [message.content for message in trajectory.messages] == [
+        "What now?", "I look.", "output 1", "output 2", "output 3", "Done.",
+    ]  # fmt: skip
 
 
 async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:
