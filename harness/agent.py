@@ -43,7 +43,7 @@ NEW_TERMINAL = "[A new terminal is open. It shows:]"
 """Heading above the first screen in a conversation that goes on."""
 TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
 """Heading above the list of what a person typed."""
-_MOST_COMPACTIONS = 2
+_MAX_COMPACTIONS = 2
 """Maximum number of consecutive compactions without a usable reply in between."""
 
 
@@ -465,7 +465,7 @@ class Agent:
 
     async def _make_room(self, index: int) -> None:
         policy = self._limits.on_overflow
-        if policy == "stop" or self._compactions_in_a_row >= _MOST_COMPACTIONS:
+        if policy == "stop" or self._compactions_in_a_row >= _MAX_COMPACTIONS:
             raise self._context_full()
         self._compactions_in_a_row += 1
         done = await make_room(

@@ -26,7 +26,7 @@ IMPOSSIBLE_USAGE = "impossible_usage"
 """Sign of a reply whose counts contradict its text, each other or the request."""
 _TOKENS_PER_BYTE = 0.4
 """High estimate of tokens per byte for text that the server has not counted yet."""
-_MOST_TOKENS_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
+_MAX_TOKENS_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
 """Upper bound of a prompt's tokens: so many per byte, and so many for the template with its tools."""
 _THINKING_TOKENS_PER_BYTE = 0.5
 """Maximum number of tokens per byte of thinking, which a template may send once and then leave out."""
@@ -217,7 +217,7 @@ class History:
 
     def _check_count(self, tokens: int) -> str | None:
         """Return the sign of an implausible count of all messages so far; None for a plausible one."""
-        if tokens > _MOST_TOKENS_PER_BYTE * (self._bytes + self._thinking) + _TEMPLATE_TOKENS:
+        if tokens > _MAX_TOKENS_PER_BYTE * (self._bytes + self._thinking) + _TEMPLATE_TOKENS:
             return IMPOSSIBLE_USAGE
         too_few = tokens < self._words * _LEAST_TOKENS_PER_WORD
         if (last := self._last) is not None and (new := self._bytes - last.size_bytes) >= _SEEN_GROWTH_BYTES:

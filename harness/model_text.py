@@ -77,7 +77,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def special_tokens(text: str) -> tuple[str, ...]:
@@ -127,5 +127,5 @@ class TokenGate:
 def special_tokens_warning(tokens: Iterable[str], where: str) -> str:
     """Return the warning `special_tokens: …` for a step."""
     found = list(tokens)
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"special_tokens: {where} contains {', '.join(found[:_MOST_NAMED])}{more}."
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f"special_tokens: {where} contains {', '.join(found[:_MAX_NAMED])}{more}."

@@ -102,7 +102,7 @@ class Oversight(Protocol):
 # Approval: an action needs a rule that allows it, or a person's consent.
 
 _ALLOWLIST = "allowlist="
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 """Maximum number of rules listed to the model."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Control characters, which no rule can allow: they would change a line that has been checked already."""
@@ -154,7 +154,7 @@ class Approval:
         refused = "\n".join(f"  {each}" for each in actions)
         if not self.rules:
             return f"Nothing of this was done, as nobody has approved it:\n{refused}"
-        allowed = "\n".join(f"  {rule.text}" for rule in self.rules[:_MOST_SHOWN])
+        allowed = "\n".join(f"  {rule.text}" for rule in self.rules[:_MAX_SHOWN])
         return (
             f"Nothing of this was done, as it is not allowed here:\n{refused}\n"
             f"Allowed is what one of these regular expressions matches as a whole:\n{allowed}"

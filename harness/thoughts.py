@@ -23,7 +23,7 @@ _ACTIONS = {"commands", "keystrokes", "tool_calls", "actions", "action", "comman
 """Parts that contain what was typed, which is shown separately."""
 _LONGEST_CHARS = 2_000_000
 """Longest reply that is split into parts."""
-_MOST_PARTS = 12
+_MAX_PARTS = 12
 
 
 class ReplyPart(NamedTuple):
@@ -76,7 +76,7 @@ def _parts(content: str, typed: set[str], is_malformed: bool) -> Iterator[ReplyP
     if not is_malformed and len(content) <= _LONGEST_CHARS:
         found = _json_texts(content, typed) or _tag_texts(content, typed)
         if found is not None:
-            yield from found[:_MOST_PARTS]
+            yield from found[:_MAX_PARTS]
             return
         content = _without_actions(content, typed)
     if content:

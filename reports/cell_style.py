@@ -9,7 +9,7 @@ from typing import NamedTuple
 _CUBE = (0, 95, 135, 175, 215, 255)
 """Brightness of the six levels of each channel in the 256-colour cube."""
 _BRIGHT = 8
-_MOST_STYLES = 4096
+_MAX_STYLES = 4096
 
 
 class CellStyle(NamedTuple):
@@ -40,7 +40,7 @@ _ON = {1: {"bold": True}, 2: {"faint": True}, 3: {"italic": True}, 4: {"underlin
 _OFF = {22: {"bold": False, "faint": False}, 23: {"italic": False}, 24: {"underlined": False}, 27: {"inverse": False}}
 
 
-@lru_cache(maxsize=_MOST_STYLES)
+@lru_cache(maxsize=_MAX_STYLES)
 def apply_codes(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
     """Return the style after applying the codes of one `ESC [ … m`."""
     pending = iter(codes or (0,))

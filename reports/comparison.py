@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
 from reports.explained import explain_pair
-from reports.page_frame import MOST_CELLS, Crumb, data_script, page, symbol_of
+from reports.page_frame import MAX_CELLS, Crumb, data_script, page, symbol_of
 from reports.page_paths import COMPARE, compare_page, relative_url, slug
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import TrialRow
@@ -119,7 +119,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         groups=[] if comparison is None else list(_groups(_tasks(comparison, first, second))),
         seeds=[] if comparison is None else _seeds(comparison, first, second),
         trials=[_by_task_and_seed(site, run) for run in (old, new)],
-        most_cells=MOST_CELLS,
+        most_cells=MAX_CELLS,
         left_out=list(_left_out(first, second, comparison)),
         bar=_bar(comparison),
         text=written,

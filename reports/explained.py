@@ -9,13 +9,13 @@ from tbench.explaining.explanation import Explanation
 from tbench.explaining.trials import side_of
 from tbench.storage.read_run import StoredRun
 
-MOST_TRIALS = 20_000
+MAX_TRIALS = 20_000
 """Trials of a run above which pages have no explanation, which would take seconds."""
 
 
 def explain_run(run: StoredRun) -> Explanation | None:
     """Return where a run that was read lost its points; None for a run without results, or with too many."""
-    if run.planned > MOST_TRIALS:
+    if run.planned > MAX_TRIALS:
         return None
     try:
         return explain_side(side_of(run), listed=0)
@@ -25,7 +25,7 @@ def explain_run(run: StoredRun) -> Explanation | None:
 
 def explain_pair(old: SiteRun, new: SiteRun) -> Explanation | None:
     """Return the parts of the difference between two runs; None if they cannot be explained, or are too large."""
-    if max(old.row.planned, new.row.planned) > MOST_TRIALS:
+    if max(old.row.planned, new.row.planned) > MAX_TRIALS:
         return None
     try:
         return explain(new.row.path, old.row.path, listed=0)

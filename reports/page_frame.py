@@ -152,7 +152,7 @@ def _json(value: Any) -> str:
 
 STATUS_SYMBOLS: Mapping[str, str] = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!", "missing": "·"}
 """Symbol by status."""
-MOST_CELLS = 24
+MAX_CELLS = 24
 """Number of trials of one task in one run that are shown one by one; the page of the run has all of them."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
-from reports.page_frame import MOST_CELLS, Crumb, data_script, page
+from reports.page_frame import MAX_CELLS, Crumb, data_script, page
 from reports.page_paths import TASKS, relative_url, task_page, trial_name
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
@@ -191,7 +191,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 # The page of a task: its history, its trials run by run, how they ended and how long they took.
 
-_OPEN_RUNS, _MOST_RUNS = 60, 120
+_OPEN_RUNS, _MAX_RUNS = 60, 120
 _CELLS, _FEWEST_CELLS = 3000, 3
 """Maximum number of cells in all rows together, and minimum number in each row, which takes precedence."""
 _CHARTS = 5
@@ -214,7 +214,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
     ended = [trial for each in record.runs for trial in trials.get(each.point.run, ())]
     times = [(trial.wall_sec, trial.status) for trial in ended if trial.wall_sec][:_TIMED_TRIALS]
     statuses = Counter(trial.status for trial in ended)
-    shown = record.runs[:_MOST_RUNS]
+    shown = record.runs[:_MAX_RUNS]
     return {
         "solved": classify_solved(record.main.tries),
         "tries": record.main.tries,
@@ -222,7 +222,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
         "rows": shown[:_OPEN_RUNS],
         "folded": shown[_OPEN_RUNS:],
         "not_shown": len(record.runs) - len(shown),
-        "most_cells": max(_FEWEST_CELLS, min(MOST_CELLS, _CELLS // len(shown))),
+        "most_cells": max(_FEWEST_CELLS, min(MAX_CELLS, _CELLS // len(shown))),
         "trials": {run: {trial.seed: trial for trial in found} for run, found in trials.items()},
         "ended": len(ended),
         "bar": _status_bar(statuses),
@@ -328,7 +328,7 @@ def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRu
 
 # The tasks of a site, and the script that lists a task's trials.
 
-_MOST_TRIALS = 500
+_MAX_TRIALS = 500
 """Maximum number of trials that the page of a trial offers for comparison."""
 
 
@@ -341,7 +341,7 @@ def data(site: Site, record: TaskRecord) -> str:
     """Return the script that gives a trial's page the list of all trials of the task, newest first."""
     by_run = site.history.trials_by_run(record.task)
     trials = (_trial(each.run, trial) for each in record.runs for trial in by_run.get(each.point.run, ()))
-    return data_script("trials", list(islice(trials, _MOST_TRIALS)))
+    return data_script("trials", list(islice(trials, _MAX_TRIALS)))
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:

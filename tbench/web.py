@@ -18,9 +18,9 @@ from harness.endpoint.address import is_loopback as is_loopback
 from harness.endpoint.address import proxy_for
 from tbench.threads import THREADS
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Size limit of an answer in bytes. Harbor's registry of 80 datasets has 9 MB."""
-_MOST_REDIRECTS = 10
+_MAX_REDIRECTS = 10
 _HEADERS = {"User-Agent": "tbench", "Accept": "*/*", "Accept-Encoding": "identity"}
 """Uncompressed, so that a limit on the received bytes also limits the memory."""
 
@@ -54,7 +54,7 @@ class WebRequest:
     body: bytes | None = field(default=None, repr=False)
     login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password."""
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
     """Maximum size of the body in bytes; 0 leaves the body unread."""
     silence_sec: float = float("inf")
     """Maximum seconds without receiving data."""
@@ -92,7 +92,7 @@ class WebRequest:
             raise Unanswered("not an http or https URL")
         request = http.Request(self.method, self.url, headers=_HEADERS | {**self.headers}, content=self.body)
         login = self.login
-        for _ in range(_MOST_REDIRECTS + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             client = http.Client(
                 timeout=silence_sec, trust_env=False, verify=_certificates(), proxy=_proxy(str(request.url))
             )
@@ -102,7 +102,7 @@ class WebRequest:
                     if response.next_request is None:
                         return self._read(response, ends_at)
                     request, login = response.next_request, None
-        raise Unanswered(f"redirected more than {_MOST_REDIRECTS} times")
+        raise Unanswered(f"redirected more than {_MAX_REDIRECTS} times")
 
     def _read(self, response: Any, ends_at: float) -> WebAnswer:
         body = bytearray()

@@ -55,7 +55,7 @@ MakeBackend = Callable[[SandboxSettings], Backend]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
-MOST_CASES = 2
+MAX_CASES = 2
 """Cases of one test with containers that `make test` tries: the first and the last. `make test-all` tries all."""
 
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("engine") and not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for found in cases.values():
-        tried = {round(at * (len(found) - 1) / (MOST_CASES - 1)) for at in range(MOST_CASES)}
+        tried = {round(at * (len(found) - 1) / (MAX_CASES - 1)) for at in range(MAX_CASES)}
         for number, item in enumerate(found):
             if number not in tried:
                 item.add_marker(pytest.mark.slow)

@@ -44,7 +44,7 @@ KILL_TMUX = "for p in /proc/[0-9]*; do read -r c < $p/comm; case $c in tmux*) ki
 NUMBERS = count()
 CLOSED: WeakKeyDictionary[Container, list[str]] = WeakKeyDictionary()
 """Sockets of tmux servers whose terminals are closed, by container."""
-MOST_CLOSED = 8
+MAX_CLOSED = 8
 """So many servers are ended by one exec, which costs the engine more than they cost the container."""
 BURNERS = 6
 """Three times as many as there may be processors for the container."""
@@ -109,7 +109,7 @@ async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal
         await terminal.close()
         closed = CLOSED.setdefault(container, [])
         closed.append(spec.socket)
-        if len(closed) == MOST_CLOSED:
+        if len(closed) == MAX_CLOSED:
             await container.shell(
                 f"for socket in {' '.join(closed)}; do {spec.tmux} -S $socket kill-server; done", timeout_sec=20
             )

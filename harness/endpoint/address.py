@@ -11,7 +11,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from harness.errors import EndpointError
 
-_MOST_LIKELY = 12
+_MAX_LIKELY = 12
 
 
 def full_url(base_url: str) -> str:
@@ -40,7 +40,7 @@ def likely_urls(url: str) -> list[str]:
     paths = [path for start in starts for path in (start, f"{start}/v1") if path.count("/v1") <= 1]
     schemes = (parts.scheme, "http" if parts.scheme == "https" else "https")
     found = (f"{scheme}://{parts.netloc}{path}" for scheme in schemes for path in dict.fromkeys(paths))
-    return [each for each in dict.fromkeys(each.rstrip("/") for each in found) if each != url][:_MOST_LIKELY]
+    return [each for each in dict.fromkeys(each.rstrip("/") for each in found) if each != url][:_MAX_LIKELY]
 
 
 def without_password(url: str) -> str:

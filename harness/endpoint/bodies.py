@@ -18,14 +18,14 @@ from harness.endpoint.retry import TransientError
 
 ENCODINGS = "gzip, deflate"
 """Accepted encodings: those that the standard library decompresses piece by piece."""
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five
 alternatives each 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
-_MOST_ERROR_BYTES = 256 << 10
+_MAX_ERROR_BYTES = 256 << 10
 """Maximum number of bytes read of a refusal's body."""
-_MOST_DECODED_BYTES = 180 << 20
+_MAX_DECODED_BYTES = 180 << 20
 """Maximum memory for the decoded JSON of a body."""
-_MOST_LEVELS = 100
+_MAX_LEVELS = 100
 """Deepest JSON: a reply has about ten levels, and later processing is recursive."""
 _LARGE_BYTES = 1 << 20
 """Size above which bodies are read and decoded one at a time."""
@@ -66,7 +66,7 @@ class RawAnswer(NamedTuple):
 
     def json(self) -> Any:
         """Return the decoded body. Raises ValueError if it is not JSON, or too large or deep to process."""
-        if len(self.content) > 4 * _LARGE_BYTES and _decoded_bytes(self.content) > _MOST_DECODED_BYTES:
+        if len(self.content) > 4 * _LARGE_BYTES and _decoded_bytes(self.content) > _MAX_DECODED_BYTES:
             megabytes = len(self.content) >> 20
             raise OutOfBoundsError(f"{megabytes} MB of JSON with too many values to fit into memory")
         try:
@@ -74,7 +74,7 @@ class RawAnswer(NamedTuple):
         except RecursionError:
             raise _too_deep() from None
         # Counting the opening brackets is cheap, and enough for nearly every reply.
-        if self.content.count(b"[") + self.content.count(b"{") > _MOST_LEVELS and _is_deep(value):
+        if self.content.count(b"[") + self.content.count(b"{") > _MAX_LEVELS and _is_deep(value):
             raise _too_deep()
         return value
 
@@ -106,15 +106,15 @@ class BodyReader:
                     async for packed in pieces:
                         for piece in unpacked(packed):
                             body += piece
-                            if len(body) > (MOST_BYTES if is_good else _MOST_ERROR_BYTES):
-                                raise OutOfBoundsError(f"a body of more than {MOST_BYTES >> 20} MB")
+                            if len(body) > (MAX_BYTES if is_good else _MAX_ERROR_BYTES):
+                                raise OutOfBoundsError(f"a body of more than {MAX_BYTES >> 20} MB")
                             if not is_large and len(body) > _LARGE_BYTES:
                                 await stack.enter_async_context(self._one_large)
                                 is_large = True
             except (OutOfBoundsError, zlib.error) as error:
                 if is_good:
                     raise rejected_body_error(status, error) from None
-            del body[_MOST_ERROR_BYTES if not is_good else MOST_BYTES :]
+            del body[_MAX_ERROR_BYTES if not is_good else MAX_BYTES :]
             yield RawAnswer(
                 status,
                 bytes(body),
@@ -172,7 +172,7 @@ def _decoded_bytes(content: bytes) -> int:
 
 def _is_deep(value: object) -> bool:
     level = [value]
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_LEVELS):
         level = [
             inner
             for outer in level
@@ -186,4 +186,4 @@ def _is_deep(value: object) -> bool:
 
 
 def _too_deep() -> OutOfBoundsError:
-    return OutOfBoundsError(f"JSON of more than {_MOST_LEVELS} levels")
+    return OutOfBoundsError(f"JSON of more than {_MAX_LEVELS} levels")

@@ -40,7 +40,7 @@ from harness.endpoint.retry import (
     with_retries,
 )
 from harness.endpoint.server_state import (
-    MOST_IN_A_ROW,
+    MAX_IN_A_ROW,
     MaxTokensReduction,
     ModelIdentity,
     ReasoningPolicy,
@@ -487,7 +487,7 @@ class ChatModel:
 
     async def _await_known_reply(self) -> None:
         """Query short replies, several if it may be a fleet. Raises TransientError for other weights."""
-        for _ in range(MOST_IN_A_ROW):
+        for _ in range(MAX_IN_A_ROW):
             reply = await self._short_reply()
             try:
                 self._require_same(reply)

@@ -17,9 +17,9 @@ from harness.trajectory import Message, Reply
 
 __all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 
-MOST_STRIKES = 3
+MAX_STRIKES = 3
 """Number of failures in a row, of requests that another server answered, after which a server gets no more."""
-MOST_MOVES = 5
+MAX_MOVES = 5
 """Maximum number of servers that may go away during one request: beyond that, the request itself may crash them."""
 MOVE_ON_SEC = 60.0
 """A request's retry budget at one of several servers."""
@@ -266,7 +266,7 @@ class Replicas:
             try:
                 value = await call(replica.chat)
             except EndpointUnavailable as error:
-                if replica.chat.outage.is_away and routed.away < MOST_MOVES:
+                if replica.chat.outage.is_away and routed.away < MAX_MOVES:
                     routed.away += 1
                     continue
                 routed.failed.append((replica, error))
@@ -304,9 +304,9 @@ class Replicas:
     def _strike(self, replica: Replica, error: EndpointError) -> None:
         """Count a request that failed at this server and was answered by another one."""
         replica.strikes += 1
-        if replica.strikes == MOST_STRIKES and not replica.is_excluded:
+        if replica.strikes == MAX_STRIKES and not replica.is_excluded:
             replica.retired = True
-            self._say(f"{error}; {MOST_STRIKES} requests in a row failed there: the others take its requests")
+            self._say(f"{error}; {MAX_STRIKES} requests in a row failed there: the others take its requests")
 
     def _start_checks(self) -> None:
         """Start checking the servers while requests are pending."""

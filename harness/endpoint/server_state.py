@@ -18,9 +18,9 @@ from harness.trajectory import Reply, Usage
 
 # Limits of one server, learned from its refusals, and the reduction of requests to fit them.
 
-_MOST_LOWERINGS = 10
+_MAX_LOWERINGS = 10
 """Maximum number of retries of one query with a smaller max_tokens; halving the default to the smallest takes eight."""
-_MOST_GUESSES = 3
+_MAX_GUESSES = 3
 """Maximum number of retries if the refusal does not say that it is about max_tokens."""
 _TOKENS_PER_BYTE = 0.25
 """Estimate for a prompt that the server has not counted: a request that is still too large is refused once more."""
@@ -143,9 +143,9 @@ class MaxTokensReduction:
         left = self._left(error)
         if is_same or (refusal.is_sure and refusal.reason is Reason.PROMPT):
             raise error
-        if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > _MOST_GUESSES:
+        if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > _MAX_GUESSES:
             raise error.refused
-        if self._times > _MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
+        if self._times > _MAX_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
             about_reply = refusal.reason is Reason.REPLY and refusal.context_tokens is None
             raise error.refused if about_reply and not self._is_room_limited else error
         self.max_tokens = left
@@ -304,7 +304,7 @@ _IDENTITY = {
 }
 """Descriptions of the identifying fields of replies."""
 _FIRST_REPLIES = 50
-MOST_IN_A_ROW = 8
+MAX_IN_A_ROW = 8
 """Number of consecutive replies with an unknown fingerprint that are too many for a fleet: with two equal servers,
 chance produces this many from one of them only once in 256."""
 
@@ -327,7 +327,7 @@ class ModelIdentity:
     """Identity of the model that replies, according to the first replies. Replies of other models are rejected.
 
     A fleet behind one address alternates between fingerprints: a new one among the first replies is accepted, if fewer
-    than MOST_IN_A_ROW replies pass before a known one returns. Later ones belong to another server.
+    than MAX_IN_A_ROW replies pass before a known one returns. Later ones belong to another server.
     """
 
     say: Callable[[str], None]
@@ -352,7 +352,7 @@ class ModelIdentity:
     @property
     def may_be_fleet(self) -> bool:
         """Whether the last replies may come from other servers of the same model."""
-        is_early = self._accepted <= _FIRST_REPLIES and self._in_a_row < MOST_IN_A_ROW
+        is_early = self._accepted <= _FIRST_REPLIES and self._in_a_row < MAX_IN_A_ROW
         return is_early and set(self._other) == {"fingerprint"}
 
     def expect(self, seen: Mapping[str, Iterable[str]]) -> None:

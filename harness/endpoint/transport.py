@@ -73,7 +73,7 @@ def explain_tls_failure(error: ssl.SSLError) -> str:
 T = TypeVar("T")
 
 _USER_AGENT = "tbench"
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _JSON = {"Content-Type": "application/json"}
 _BROKEN_CONNECTION_ERRORS = {
     *("ReadError", "WriteError", "CloseError", "RemoteProtocolError"),  # of httpx and httpx2
@@ -221,7 +221,7 @@ class Transport:
     async def _send_request(self, request: Any) -> Any:
         """Send a request, follow redirects, and return the answer with its body still unread."""
         response = await self._client.send(request, stream=True)
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             if response.next_request is None:
                 break
             await response.aclose()

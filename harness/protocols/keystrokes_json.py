@@ -28,7 +28,7 @@ _KNOWN_IN_COMMAND = ("keystrokes", "duration")
 
 _STARTS_WITH_OBJECT = re.compile(r"\s*+(?:```\w*+\s*+)?\{")
 _MAYBE_REPLY = re.compile(rf'\{{\s*+"(?:{"|".join(KNOWN)})"')
-_MOST_NESTED_TRIES = 20
+_MAX_NESTED_TRIES = 20
 
 
 class KeystrokesJson(KeystrokeProtocol):
@@ -145,7 +145,7 @@ def _close(text: str) -> str | None:
 
 def _find_nested_reply(text: str, warnings: list[str]) -> Fields | None:
     for tries, match in enumerate(_MAYBE_REPLY.finditer(text)):
-        if tries == _MOST_NESTED_TRIES:
+        if tries == _MAX_NESTED_TRIES:
             break
         try:
             reply = _decode_reply(text, match.start())

@@ -128,12 +128,12 @@ def _new_output_heading(view: ScreenView) -> str:
     return f"New terminal output ({view.elided_lines} lines in its middle left out):"
 
 
-_MOST_WARNINGS = 10
+_MAX_WARNINGS = 10
 
 
 def warning_sentences(warnings: tuple[str, ...]) -> list[str]:
     """Return the sentences of `kind: sentence` warnings for the model; a long list is shortened."""
-    sentences = [warning.partition(": ")[2] for warning in warnings[:_MOST_WARNINGS]]
+    sentences = [warning.partition(": ")[2] for warning in warnings[:_MAX_WARNINGS]]
     more = len(warnings) - len(sentences)
     return [*sentences, f"... and {more} more."] if more else sentences
 

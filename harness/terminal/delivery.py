@@ -48,7 +48,7 @@ _SUBSTITUTES = re.compile(r"[$<>]\(")
 """Start of a process substitution. An unfinished one corrupts bash 5.2's memory, so the text is tried in a subshell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
-_MOST_REQUESTS = 4
+_MAX_REQUESTS = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _READ_BACK = b"capture-pane -p -J -t main -S -2000\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
@@ -229,7 +229,7 @@ class Delivery:
         files, reattached = self._files(command, how or self._mode_for(command)), self._link.reattached
         # Commands of our own are not part of the action.
         reached = None if how else (self._id,)
-        for asked in range(_MOST_REQUESTS):
+        for asked in range(_MAX_REQUESTS):
             # The script is emptied when it runs, so a repeated request must not write it again.
             await self._request(() if asked else files, asked, reached)
             if self._link.reattached != reattached:
@@ -252,7 +252,7 @@ class Delivery:
             capture.take(Mark("D", id=id))
             await self._read_output_back()
         while not await self._wait_until_begun(ends_at) and _now() < ends_at:
-            if asked == _MOST_REQUESTS:
+            if asked == _MAX_REQUESTS:
                 return _CommandEnd.REFUSED
             await self._request((), asked, (id,))
             asked += 1

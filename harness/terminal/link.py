@@ -14,9 +14,9 @@ from harness.terminal.spec import TerminalSpec
 
 UNREACHABLE_SEC = 120.0
 """Longest time for which a terminal may be out of reach, such as during an engine's restart."""
-_MOST_REOPENINGS = 3
+_MAX_REOPENINGS = 3
 """Maximum number of new sessions after the agent killed tmux."""
-_MOST_REATTACHMENTS = 100
+_MAX_REATTACHMENTS = 100
 _LONGEST_PAUSE_SEC = 2.0
 _IS_MARKED = b"show-options -qv -t main @tbench\n"
 _MARK_SESSION = b"set-option -t main @tbench 1\n"
@@ -242,7 +242,7 @@ class Link:
         TerminalUnreachable.
         """
         while True:
-            if self.reopened > _MOST_REOPENINGS or self.reattached > _MOST_REATTACHMENTS:
+            if self.reopened > _MAX_REOPENINGS or self.reattached > _MAX_REATTACHMENTS:
                 raise TerminalLost(f"the terminal was lost {self.reopened + self.reattached} times")
             if await self._attach_again():
                 await self._begin_session()
@@ -259,7 +259,7 @@ class Link:
         self.keys_lost = not self._all_arrived
         self._typed, self._done = self._typed._replace(number=0), None
         self._unconfirmed.clear()
-        if self.reopened > _MOST_REOPENINGS:
+        if self.reopened > _MAX_REOPENINGS:
             await self._client.close()
             raise TerminalLost(f"the terminal was lost {self.reopened} times")
 

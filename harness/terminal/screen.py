@@ -19,7 +19,7 @@ from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 _VIEW_LINES = 5_000
 """Maximum number of lines of head and of tail that are read; an observation holds fewer."""
-_MOST_QUERIES = 4
+_MAX_QUERIES = 4
 """Maximum number of queries to tmux for one view: usually one, one more if lines wrapped, one more if lines changed,
 and the last for output that keeps flowing."""
 # Harmless: titles and marks, colours, sequences within a row, character sets, and modes that draw nothing.
@@ -177,7 +177,7 @@ class ScreenReader:
         """Read a view. Raises ConnectionError, TerminalLost."""
         self._analyse()
         plan = self._expected_plan()
-        for queries_left in reversed(range(_MOST_QUERIES)):
+        for queries_left in reversed(range(_MAX_QUERIES)):
             snapshot = await self._take_snapshot(tmux, plan)
             plan = self._fitting_plan(snapshot)
             if plan is None or plan == snapshot.plan:

@@ -115,7 +115,7 @@ _LINE_KEYS = frozenset({"enter", "c-m", "c-j", "kpenter"})
 _CONTROL = "c-"
 _INTERRUPTS = re.compile(r"[\x03\x04\x1a\x1c]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_MOST_SHELLS = 64
+_MAX_SHELLS = 64
 
 
 class ShellState:
@@ -311,7 +311,7 @@ class ShellState:
         self.at_prompt = True
         pid, line = self._last
         if line is not None:
-            if len(self._read) >= _MOST_SHELLS:
+            if len(self._read) >= _MAX_SHELLS:
                 self._read.clear()
             self._read[pid or 0] = line
 

@@ -21,7 +21,7 @@ from harness.terminal.spec import TerminalSpec
 
 SHELLS = frozenset({"bash", "zsh", "fish", "dash", "ash", "sh", "ksh", "ksh93", "mksh", "tcsh", "csh"})
 _RECHECK_SEC = 0.02
-_MOST_CLEARINGS = 5
+_MAX_CLEARINGS = 5
 _FIELD = re.compile(rb"(\w+)=(\S*)")
 
 
@@ -100,7 +100,7 @@ class ForegroundProbe:
     async def clear(self, younger_than_sec: float) -> list[str]:
         """Kill younger processes in other sessions that keep the terminal open; return their names."""
         names: dict[str, str] = {}
-        for _ in range(_MOST_CLEARINGS):  # what is killed may have started another one just before
+        for _ in range(_MAX_CLEARINGS):  # what is killed may have started another one just before
             killed = await self._ask(f"clear #{{pane_pid}} #{{pane_tty}} {younger_than_sec:.2f}")
             if not killed:
                 break

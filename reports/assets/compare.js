@@ -5,7 +5,7 @@
   if (!button) return;
   const [old, newer] = ["old", "new"].map((id) => document.getElementById(id));
   const place = document.getElementById("compared");
-  const MOST_CELLS = 24;
+  const MAX_CELLS = 24;
 
   const make = TB.element;
 
@@ -79,8 +79,8 @@
   };
 
   const side = (label, run, slug, seeds, trials, score) => {
-    const cells = make("span", "cells", ...seeds.slice(0, MOST_CELLS).map((seed) => cell(run, slug, seed, trials[seed])));
-    if (seeds.length > MOST_CELLS) cells.append(make("span", "small soft", `+${seeds.length - MOST_CELLS} more`));
+    const cells = make("span", "cells", ...seeds.slice(0, MAX_CELLS).map((seed) => cell(run, slug, seed, trials[seed])));
+    if (seeds.length > MAX_CELLS) cells.append(make("span", "small soft", `+${seeds.length - MAX_CELLS} more`));
     const made = make("td", "side", make("span", "", cells, " ", make("span", "rate soft", percent(score))));
     made.dataset.side = label;
     return made;

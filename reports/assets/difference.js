@@ -4,7 +4,7 @@
   const { reader, element, shown: here } = window.TB;
   const box = document.getElementById("difference");
   const select = document.getElementById("other");
-  const MOST_LINES = 400;
+  const MAX_LINES = 400;
   const { visible } = reader;
 
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
@@ -31,7 +31,7 @@
 
   /** The lines of each text that the other does not have, by a longest common subsequence. */
   function ownLines(one, other) {
-    const [a, b] = [one.split("\n").slice(0, MOST_LINES), other.split("\n").slice(0, MOST_LINES)];
+    const [a, b] = [one.split("\n").slice(0, MAX_LINES), other.split("\n").slice(0, MAX_LINES)];
     const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
     for (let i = a.length - 1; i >= 0; i -= 1)
       for (let j = b.length - 1; j >= 0; j -= 1)
@@ -49,11 +49,11 @@
   function marked(text, own, kind) {
     const shown = element("pre", kind);
     const lines = visible(text).split("\n");
-    lines.slice(0, MOST_LINES).forEach((line, at) => {
+    lines.slice(0, MAX_LINES).forEach((line, at) => {
       if (at) shown.append("\n");
       shown.append(own.has(at) ? element("span", "own", line) : line);
     });
-    if (lines.length > MOST_LINES) shown.append(`\n… ${lines.length - MOST_LINES} more lines`);
+    if (lines.length > MAX_LINES) shown.append(`\n… ${lines.length - MAX_LINES} more lines`);
     return shown;
   }
 

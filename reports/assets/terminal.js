@@ -4,7 +4,7 @@
   const { reader } = window.TB;
   const data = window.TB.shown;
   const IDLE_SEC = 1.5; // longer pauses are shortened to this
-  const MOST_STILLS = 6;
+  const MAX_STILLS = 6;
   const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // changes the reading direction
   const LEAST_COLUMNS = 80;
   const sessions = new Map();
@@ -220,7 +220,7 @@
     await session.opened;
     const end = session.ends[Number(card.dataset.n) - 1];
     if (typeof end !== "number") return describe(card, "reader");
-    while (stills.length >= MOST_STILLS) close(stills[0].card);
+    while (stills.length >= MAX_STILLS) close(stills[0].card);
     const box = TB.element("div", "still");
     box.tabIndex = 0;
     box.setAttribute("role", "region");

@@ -6,8 +6,8 @@
   const global = window.TB;
   const { element } = global;
   const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]/gu;
-  const MOST_CHARS = 400000;
-  const MOST_MARKS = 2000;
+  const MAX_CHARS = 400000;
+  const MAX_MARKS = 2000;
   const END_CHARS = 3000;
   const END_LINES = 60;
   const ESCAPES = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]/g;
@@ -80,10 +80,10 @@
   function showAll(place) {
     const whole = wholeOf(place);
     if (typeof whole !== "string") return;
-    const shown = element("pre", place.querySelector("pre").className, readable(place, whole.slice(0, MOST_CHARS)));
+    const shown = element("pre", place.querySelector("pre").className, readable(place, whole.slice(0, MAX_CHARS)));
     shown.tabIndex = -1;
     place.replaceChildren(shown);
-    if (whole.length > MOST_CHARS) place.append(element("p", "cut", `… ${whole.length - MOST_CHARS} characters more`));
+    if (whole.length > MAX_CHARS) place.append(element("p", "cut", `… ${whole.length - MAX_CHARS} characters more`));
     shown.focus({ preventScroll: true });
   }
 
@@ -130,7 +130,7 @@
     if (shown) return shown.remove();
     const texts = stepTexts(card);
     const whole = (texts && texts.reply) || "(an empty reply)";
-    const raw = element("pre", "code raw", visible(whole.slice(0, MOST_CHARS)));
+    const raw = element("pre", "code raw", visible(whole.slice(0, MAX_CHARS)));
     card.querySelector("header").after(raw);
   }
 
@@ -181,9 +181,9 @@
     for (const card of cards) {
       if (card.hidden) continue;
       const walker = document.createTreeWalker(card, NodeFilter.SHOW_TEXT);
-      while (walker.nextNode() && ranges.length < MOST_MARKS) {
+      while (walker.nextNode() && ranges.length < MAX_MARKS) {
         const text = walker.currentNode.data.toLowerCase();
-        for (let at = text.indexOf(words); at >= 0 && ranges.length < MOST_MARKS; at = text.indexOf(words, at + words.length)) {
+        for (let at = text.indexOf(words); at >= 0 && ranges.length < MAX_MARKS; at = text.indexOf(words, at + words.length)) {
           const range = new Range();
           range.setStart(walker.currentNode, at);
           range.setEnd(walker.currentNode, Math.min(at + words.length, walker.currentNode.data.length));

@@ -11,7 +11,7 @@ from reports.charts import BarPart, stacked_bar
 from reports.page_frame import seconds
 from tbench.scores.summary import Status, Summary, TaskRow, TimeSplit
 
-MOST_BARS = 300
+MAX_BARS = 300
 """Number of tasks above which rows have no bars."""
 
 
@@ -43,7 +43,7 @@ def _bar_parts(time: TimeSplit) -> list[BarPart]:
 
 def task_means(summary: Summary) -> dict[str, TimeSplit]:
     """Return the mean time of each task's trials; empty for very many tasks."""
-    return {row.task: _per_trial(row) for row in summary.tasks} if len(summary.tasks) <= MOST_BARS else {}
+    return {row.task: _per_trial(row) for row in summary.tasks} if len(summary.tasks) <= MAX_BARS else {}
 
 
 def task_bars(means: Mapping[str, TimeSplit]) -> dict[str, Markup]:

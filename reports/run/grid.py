@@ -19,9 +19,9 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import prices_of
 from tbench.text import counted
 
-_MOST_SEEDS = 20
+_MAX_SEEDS = 20
 """Number of seeds above which a row shows a bar, and its cells only when it is opened."""
-_MOST_BESIDE_BARS = 12
+_MAX_BESIDE_BARS = 12
 """Number of seeds above which the cells leave no room for bars of time."""
 
 
@@ -66,16 +66,16 @@ def grid_data(run: StoredRun, summary: Summary) -> dict[str, Any]:
     """Return the data of the grid and of the list of trials."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
     columns = tuple(_trial_columns(run))
-    is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)
+    is_narrow = len(seeds) <= _MAX_SEEDS and all(0 <= seed <= 99 for seed in seeds)
     return {
         "rows": [(row, Counter(cell.status for cell in row.cells)) for row in rows],
         "seeds": seeds if is_narrow else (),
-        "most_cells": _MOST_SEEDS,
+        "most_cells": _MAX_SEEDS,
         "status_bar": status_bar,
         "kinds": lambda row, counts: "|".join(_kinds(row, counts)),
         # If some reward is neither 0 nor 1, a mean says more than the number of solved trials.
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
-        "means": task_means(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
+        "means": task_means(summary) if not _MAX_BESIDE_BARS < len(seeds) <= _MAX_SEEDS else {},
         "task_bars": task_bars,
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,

@@ -205,7 +205,7 @@ def _words(value: Any) -> str:
 
 # Error messages as plain text: the output of a failed build as a terminal would show it.
 
-MOST_CHARACTERS = 12_000
+MAX_CHARACTERS = 12_000
 _ESCAPE = r"(?:\x1b|\\u001b|\\x1b)"
 _SEQUENCE = re.compile(
     rf"{_ESCAPE}\[[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor
@@ -222,9 +222,9 @@ def readable(message: str) -> str:
     plain = _SEQUENCE.sub("", message).replace("\r\n", "\n")
     lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n"))
     text = _BLANKS.sub("\n\n", "\n".join(lines)).strip("\n")
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    half = MOST_CHARACTERS // 2
+    half = MAX_CHARACTERS // 2
     left_out = len(text) - 2 * half
     return f"{text[:half]}\n… {left_out:,} characters are left out here …\n{text[-half:]}"
 
@@ -233,13 +233,13 @@ SCRIPTED_DEMO = "scripted-demo"
 """Model name of the scripted endpoint that comes with tbench; its scores say nothing about any model."""
 ERRORS_SHOWN = 30
 """Number of kinds of errors whose messages a page shows, most frequent first."""
-MOST_RESAMPLED = 500
+MAX_RESAMPLED = 500
 """Number of tasks above which pages show the standard error instead of a bootstrap interval."""
 
 
 def page_summary(run: StoredRun) -> Summary:
     """Return the summary of a run; for very many tasks without intervals, which would take minutes."""
-    return make_summary(run, intervals=len(run.planned_tasks) <= MOST_RESAMPLED)
+    return make_summary(run, intervals=len(run.planned_tasks) <= MAX_RESAMPLED)
 
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:

@@ -12,12 +12,12 @@ from reports.cell_style import PLAIN, CellStyle, apply_codes
 from reports.page_frame import visible_text
 from tbench.text import ESCAPE, OVERWRITTEN, size_text
 
-MOST_CHARS = 2400
+MAX_CHARS = 2400
 """Maximum number of characters of one text in the page itself."""
 LEAST_CHARS = 200
 _ALL_CHARS = 12_000
 """Maximum number of characters of all texts of a trial in the page itself, unless each is at its minimum."""
-_MOST_LINES = 50
+_MAX_LINES = 50
 _FOLDED_CHARS, _FOLDED_LINES = 700, 10
 
 
@@ -36,7 +36,7 @@ class ShownText:
 
 
 def text_budget(
-    lengths: Iterable[int], all_chars: int = _ALL_CHARS, least: int = LEAST_CHARS, most: int = MOST_CHARS
+    lengths: Iterable[int], all_chars: int = _ALL_CHARS, least: int = LEAST_CHARS, most: int = MAX_CHARS
 ) -> int:
     """Return the number of characters that each text may have, so that all fit; short texts leave room for others."""
     ordered = sorted(lengths)
@@ -48,9 +48,9 @@ def text_budget(
     return most
 
 
-def shorten_at_lines(text: str, limit: int = MOST_CHARS) -> ShownText:
+def shorten_at_lines(text: str, limit: int = MAX_CHARS) -> ShownText:
     """Shorten a text that is longer than `limit`, at line ends."""
-    if len(text) <= limit and text.count("\n") <= _MOST_LINES:
+    if len(text) <= limit and text.count("\n") <= _MAX_LINES:
         return ShownText(text)
     head_chars, tail_chars = limit * 5 // 8, limit * 3 // 8
     head = _first_lines(text[:head_chars], cut=len(text) > head_chars)
@@ -80,16 +80,16 @@ def keystrokes(typed: str) -> Markup:
 
 
 def _first_lines(text: str, *, cut: bool) -> str:
-    lines = text.split("\n", _MOST_LINES * 2 // 3)
-    if len(lines) > _MOST_LINES * 2 // 3:
-        return "\n".join(lines[: _MOST_LINES * 2 // 3])
+    lines = text.split("\n", _MAX_LINES * 2 // 3)
+    if len(lines) > _MAX_LINES * 2 // 3:
+        return "\n".join(lines[: _MAX_LINES * 2 // 3])
     whole = text.rpartition("\n")[0] if cut else text
     return whole if 2 * len(whole) > len(text) else text  # one line may be all there is
 
 
 def _last_lines(text: str) -> str:
-    lines = text.rsplit("\n", _MOST_LINES // 3)
-    if len(lines) > _MOST_LINES // 3:
+    lines = text.rsplit("\n", _MAX_LINES // 3)
+    if len(lines) > _MAX_LINES // 3:
         return "\n".join(lines[1:])
     whole = text.partition("\n")[2]
     return whole if 2 * len(whole) > len(text) else text
@@ -106,7 +106,7 @@ _KEYS = {
 
 # Text with terminal escapes as HTML: colours become classes, all other escapes are dropped.
 
-_MOST_SPANS = 4000
+_MAX_SPANS = 4000
 """Number of style changes that are followed; later text is plain."""
 
 
@@ -119,10 +119,10 @@ def coloured(text: str) -> Markup:
     for found in ESCAPE.finditer(text):
         pieces.append(_piece(text[at : found.start()], style))
         at = found.end()
-        if found["sgr"] is not None and spans < _MOST_SPANS:
+        if found["sgr"] is not None and spans < _MAX_SPANS:
             style = apply_codes(style, _codes(found["sgr"]))
             spans += 1
-        elif spans >= _MOST_SPANS:
+        elif spans >= _MAX_SPANS:
             style = PLAIN
     pieces.append(_piece(text[at:], style))
     return Markup("".join(pieces))

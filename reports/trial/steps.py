@@ -16,7 +16,7 @@ from reports.trial.page_text import ShownText, coloured, keystrokes, shorten_at_
 
 FIRST_STEPS, LAST_STEPS = 400, 200
 """Number of first and last steps that have cards; those in between are left out."""
-_MOST_ACTIONS = 40
+_MAX_ACTIONS = 40
 _KEY_NAMES = """Up Down Left Right Enter Escape Tab BTab BSpace Space Home End PageUp PageDown PgUp PgDn PPage NPage
     IC DC Insert Delete"""
 _KEY = re.compile(rf"(?:[CMS]-)+\S|\^\S|F\d{{1,2}}|{'|'.join(_KEY_NAMES.split())}")
@@ -88,7 +88,7 @@ def omitted_steps(steps: Sequence[Step]) -> range:
 
 
 def _texts(step: Step, words: ReplyTexts) -> Iterator[str]:
-    yield from (step.observation, words.reasoning, *step.actions[:_MOST_ACTIONS])
+    yield from (step.observation, words.reasoning, *step.actions[:_MAX_ACTIONS])
     yield from (part.text for part in words.parts)
 
 
@@ -104,8 +104,8 @@ def _card(step: Step, words: ReplyTexts, limit: int, section: int | None, types_
         completion_tokens=reply.usage.completion_tokens,
         reasoning=shorten_at_lines(words.reasoning, limit) if words.reasoning else None,
         texts=tuple((part.label, shorten_at_lines(part.text, limit)) for part in words.parts),
-        typed=tuple(_typed_text(action, limit, types_keys) for action in step.actions[:_MOST_ACTIONS]),
-        more_typed=max(0, len(step.actions) - _MOST_ACTIONS),
+        typed=tuple(_typed_text(action, limit, types_keys) for action in step.actions[:_MAX_ACTIONS]),
+        more_typed=max(0, len(step.actions) - _MAX_ACTIONS),
         observation=_observation_text(step.observation, limit) if step.observation else None,
         exit_code=step.exit_code,
         warnings=step.warnings,

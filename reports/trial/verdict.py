@@ -15,7 +15,7 @@ from tbench.text import size_text
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000
 """Characters of the output in a page: mostly from its end, where test runners print the results."""
 _LARGEST_BYTES = 4 << 20
-_MOST_TESTS = 300
+_MAX_TESTS = 300
 _NO_TEXT = Markup()
 
 
@@ -47,9 +47,9 @@ def read_verifier(directory: Path) -> VerifierView | None:
     numbers = tuple(_numbers(directory))
     if not output and not tests and not numbers:
         return None
-    rest = len(tests) - _MOST_TESTS
+    rest = len(tests) - _MAX_TESTS
     head, between, tail = _ends(output)
-    return VerifierView(coloured(head), between, coloured(tail), tests[:_MOST_TESTS], max(rest, 0), source, numbers)
+    return VerifierView(coloured(head), between, coloured(tail), tests[:_MAX_TESTS], max(rest, 0), source, numbers)
 
 
 def _ends(output: str) -> tuple[str, str, str]:

@@ -40,15 +40,15 @@ from tbench.tasks.prompt_parts import instruction_with_servers, skills_block
 # The agent's instruction: the task's, MCP servers, and the skills in the sandbox.
 
 _FIND_SEC = 30.0
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 """Maximum number of bytes of a SKILL.md that are read."""
-_MOST_SKILLS = 500
+_MAX_SKILLS = 500
 # Prints paths and texts in turn, each ended by NUL.
 _SKILLS = f"""cd {{workdir}} 2>/dev/null
 {BUSYBOX} find {{folder}} -mindepth 2 -maxdepth 2 -name SKILL.md -type f 2>/dev/null | {BUSYBOX} sort |
-{BUSYBOX} head -n {_MOST_SKILLS} | while read -r path; do
+{BUSYBOX} head -n {_MAX_SKILLS} | while read -r path; do
     printf '%s\\0' "$path"
-    {BUSYBOX} head -c {_MOST_BYTES} "$path" 2>/dev/null | {BUSYBOX} tr -d '\\0'
+    {BUSYBOX} head -c {_MAX_BYTES} "$path" 2>/dev/null | {BUSYBOX} tr -d '\\0'
     printf '\\0'
 done
 """

@@ -179,7 +179,7 @@ def _screen(trial: StoredTrial, step: int) -> Iterator[str]:
 
 # `tbench diff`
 
-_LEAST_COLUMNS, _MOST_COLUMNS = 60, 200
+_LEAST_COLUMNS, _MAX_COLUMNS = 60, 200
 
 
 @click.command(cls=TbenchCommand)
@@ -192,7 +192,7 @@ def diff(first: str, second: str) -> None:
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
-    columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns))
+    columns = max(_LEAST_COLUMNS, min(_MAX_COLUMNS, shutil.get_terminal_size().columns))
     print_coloured(diff_lines(find_trial(first), find_trial(second), columns))
 
 
@@ -239,7 +239,7 @@ def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str
 # `tbench why`
 
 _STEPS, _COLUMNS = 3, 98
-_MOST_FAILED = 20
+_MAX_FAILED = 20
 _PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
     "step_limit": "no steps left (--steps)",
@@ -329,10 +329,10 @@ def failed_lines(run: Path, task: str | None = None) -> Iterator[StyledLine]:
     names = [f"{run}/{each.task}/{each.seed}" for each in failed]
     width = max(map(len, names), default=0)
     yield f"{len(failed)} of {len(finals)} trials failed{', worst first' if failed else ''}"
-    for name, result in list(zip(names, failed, strict=True))[:_MOST_FAILED]:
+    for name, result in list(zip(names, failed, strict=True))[:_MAX_FAILED]:
         yield f"  {name:<{width}}  {result_words(result)}"
-    if len(failed) > _MOST_FAILED:
-        yield f"  … and {len(failed) - _MOST_FAILED} more"
+    if len(failed) > _MAX_FAILED:
+        yield f"  … and {len(failed) - _MAX_FAILED} more"
     if names:
         yield f"tbench why {names[0]}"
 

@@ -16,7 +16,7 @@ from tbench.control.wire import Answer, Attach, Request, as_line
 from tbench.errors import UsageError
 
 _ANSWER_SEC = 20.0
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Longest answer: about 10,000 trials."""
 
 
@@ -78,7 +78,7 @@ async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerm
     """Attach to a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
     with as_usage_errors(directory):
         with short_path(directory) as path:
-            reader, writer = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_BYTES)
         writer.write(as_line(request))
         try:
             async with asyncio.timeout(_ANSWER_SEC):
@@ -94,7 +94,7 @@ async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerm
 
 def _line(connection: socket.socket) -> bytes:
     parts, size = [], 0
-    while size < MOST_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
+    while size < MAX_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
         parts.append(part)
         size += len(part)
         if part.endswith(b"\n"):
@@ -144,7 +144,7 @@ class ControlConnection:
         """Connect. Raises UsageError if no run is running in the directory."""
         with as_usage_errors(self._directory), short_path(self._directory) as path:
             async with asyncio.timeout(_CONNECT_SEC):
-                self._reader, self._writer = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
+                self._reader, self._writer = await asyncio.open_unix_connection(path, limit=MAX_BYTES)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from tbench.events import Phase
 
 # Debugging a trial: each of its model's replies may wait until a person has decided about it.
 
-MOST_SAMPLES = 16
+MAX_SAMPLES = 16
 """Maximum number of candidate replies that are asked for at once."""
 WaitsFor = Literal["model", "decision", "person"]
 
@@ -86,7 +86,7 @@ class Sample(Frozen):
 
     do: Literal["sample"] = "sample"
     trial: str
-    number: int = Field(default=1, ge=1, le=MOST_SAMPLES)
+    number: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Seed of the first candidate; the others count up from it. None: drawn at random."""
     temperature: float | None = Field(default=None, ge=0, le=10)

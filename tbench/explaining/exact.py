@@ -14,9 +14,9 @@ from statistics import NormalDist
 from typing import Literal
 
 Way = Literal["exact", "normal"]
-_MOST_SUMS = 4000
+_MAX_SUMS = 4000
 """Number of values of the sum over all tasks up to which its distribution is computed exactly."""
-_MOST_TRIALS = 120
+_MAX_TRIALS = 120
 """Trials of a task up to which the distribution of a sum of partial rewards is computed exactly."""
 _LEVELS = 20
 """Steps into which partial rewards are rounded in the test (not in the points)."""
@@ -52,7 +52,7 @@ def sums_test(strata: Iterable[Stratum]) -> TwoSample:
         return TwoSample(1.0, 1.0)
     whole = [_as_levels(each) for each in useful]
     most = sum(sum(sorted((*a, *b))[-len(b) :]) for a, b in whole)
-    if most > _MOST_SUMS or any(_is_large(a, b) for a, b in whole):
+    if most > _MAX_SUMS or any(_is_large(a, b) for a, b in whole):
         return _by_normal(whole)
     chances, observed = [1.0], 0
     for first, second in whole:
@@ -75,7 +75,7 @@ def _as_levels(stratum: Stratum) -> tuple[list[int], list[int]]:
 
 
 def _is_large(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) + len(second) > _MOST_TRIALS and max((*first, *second)) > 1
+    return len(first) + len(second) > _MAX_TRIALS and max((*first, *second)) > 1
 
 
 def _chances_of_sum(first: Sequence[int], second: Sequence[int]) -> list[float]:

@@ -40,7 +40,7 @@ from tbench.explaining.trials import Side, Trial, read_side
 from tbench.reward import as_fraction
 from tbench.text import counted, names_text
 
-MOST_READ = 5000
+MAX_READ = 5000
 """Failed trials of a side up to which rules may read their steps."""
 TRIALS_LISTED, _TASKS_LISTED = 200, 10
 """Failed trials, and tasks of a cause, that are listed one by one."""
@@ -97,7 +97,7 @@ class _Explained:
 
     @cached_property
     def may_read(self) -> bool:
-        return len(self.failed) <= MOST_READ
+        return len(self.failed) <= MAX_READ
 
     @cached_property
     def causes(self) -> dict[int, str]:
@@ -128,7 +128,7 @@ class _Explained:
         if not self.may_read:
             rules = "cut replies, commands at their limit and missing submissions"
             yield (
-                f"{self.side.name}: {len(self.failed):,} failed trials, more than {MOST_READ:,}: their steps are not "
+                f"{self.side.name}: {len(self.failed):,} failed trials, more than {MAX_READ:,}: their steps are not "
                 f"read, so {rules} are found by the results alone"
             )
 

@@ -15,7 +15,7 @@ from tbench.storage.run_files import is_run
 from tbench.storage.summaries import final_rewards
 
 LAST_GOOD = "last-good"
-MOST_RUNS = 30
+MAX_RUNS = 30
 """Earlier runs that are judged."""
 _LEAST_COVERAGE = 0.01
 """Runs with errors count as well here: their errors may be what is to be explained."""
@@ -37,7 +37,7 @@ def good_runs_before(run: Path) -> GoodRuns:
     plan = read_plan(run)
     if plan.document is None:
         raise UsageError(f"{run}: imported, so the runs before it are unknown; name one with --against RUN")
-    earlier = sorted(_earlier(run, plan), key=lambda each: (_begun(each), each.name))[-MOST_RUNS:]
+    earlier = sorted(_earlier(run, plan), key=lambda each: (_begun(each), each.name))[-MAX_RUNS:]
     if not earlier:
         raise UsageError(f"{run}: no earlier finished run of {plan.model} in {run.parent}; name one with --against RUN")
     return good_runs([*(each.path for each in earlier), run])

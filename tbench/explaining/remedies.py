@@ -13,7 +13,7 @@ from tbench.explaining.sameness import IMAGE, THINKING, Moved
 from tbench.explaining.trials import Side, Trial
 from tbench.storage.stored_trial import rerun_options
 
-_MOST_TASKS = 12
+_MAX_TASKS = 12
 """Tasks that a command names; with more, it repeats all of the run."""
 _SLOW_REQUEST_SEC = 1800.0
 _SETTINGS = {setting.path: setting for setting in iter_settings(RunConfig)}
@@ -125,7 +125,7 @@ def rerun(side: Side, trials: Sequence[Trial], changed: dict[str, Any]) -> str:
     tasks = list(dict.fromkeys(each.task for each in trials))
     named = (
         [word for task in tasks for word in ("-t", shlex.quote(task))]
-        if len(tasks) <= _MOST_TASKS
+        if len(tasks) <= _MAX_TASKS
         else _include(run.document)
     )
     seeds = run.planned_seeds

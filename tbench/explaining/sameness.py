@@ -24,7 +24,7 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import TRAJECTORY_NAME
 from tbench.text import counted, names_text
 
-_MOST_PROMPTS = 100
+_MAX_PROMPTS = 100
 """Tasks whose first prompts are compared."""
 _OPENING_BYTES, _MESSAGES = 1 << 19, '"messages":'
 """Bytes of a trajectory that are read for its first request, and what precedes it."""
@@ -157,7 +157,7 @@ def other_image(first: Side, second: Side, task: str) -> bool:
 def _prompts(first: Side, second: Side, tasks: Sequence[str]) -> list[Moved]:
     """Compare the first request of each task, as messages before the server's template."""
     differing = []
-    for task in tasks[:_MOST_PROMPTS]:
+    for task in tasks[:_MAX_PROMPTS]:
         before, after = (_first_request(side, task) for side in (first, second))
         if before is not None and after is not None and before != after:
             differing.append(task)

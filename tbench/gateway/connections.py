@@ -23,13 +23,13 @@ PROGRAM = "gateway"
 _FRAME = struct.Struct(">II")
 _CHUNK = 1 << 16
 _LARGEST_FRAME = 1 << 20
-_MOST_UNREAD = 40 << 20
+_MAX_UNREAD = 40 << 20
 """Bytes that a server may leave unread before its connection is closed."""
 _START_SEC = 30.0
 _UNREACHABLE_SEC = 120.0
 """Longest time for which the sandbox may be out of reach."""
 _PAUSE_SEC = 0.5
-_MOST_STARTS = 100
+_MAX_STARTS = 100
 
 
 class _Lost(Exception):
@@ -65,7 +65,7 @@ class Connections:
             await cancel(serving)
 
     async def _serve(self, stream: ByteStream, port: int) -> None:
-        for _ in range(_MOST_STARTS):
+        for _ in range(_MAX_STARTS):
             try:
                 await self._pass_on(stream)
             except (_Lost, ConnectionError) as lost:
@@ -82,7 +82,7 @@ class Connections:
                     if time.monotonic() > ends:
                         raise TerminalUnreachable(f"the gateway's program was lost ({why}): {error}") from error
                 await asyncio.sleep(_PAUSE_SEC)
-        raise TerminalUnreachable(f"the gateway's program was lost {_MOST_STARTS} times")
+        raise TerminalUnreachable(f"the gateway's program was lost {_MAX_STARTS} times")
 
     async def _start(self, port: int) -> tuple[ByteStream, int]:
         """Start the program on a port, 0 for any, and return its streams and the port. Raises _Lost."""
@@ -128,7 +128,7 @@ class Connections:
                     writer.write_eof()
                     continue
                 writer.write(payload)
-                if writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+                if writer.transport.get_write_buffer_size() > _MAX_UNREAD:
                     writer.transport.abort()
             await self._read(stream)
 

@@ -22,7 +22,7 @@ STATUS: Mapping[RefusalKind, int] = {
 LEFT_OUT = "[Left out: {kind}. This endpoint takes text only.]"
 """What the model reads in place of an image or a file."""
 _MOST = {"tools": 512}
-_MOST_OBJECTS = 20_000
+_MAX_OBJECTS = 20_000
 """Maximum length of a list in a request: far beyond any conversation that fits a model."""
 
 
@@ -104,7 +104,7 @@ def objects_of(body: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
     found: list[Any] = field_of(body, name, list, [])
     if bad := [number for number, each in enumerate(found) if not isinstance(each, dict)]:
         raise BadRequest(f"{name}[{bad[0]}]: must be an object")
-    if len(found) > (most := _MOST.get(name, _MOST_OBJECTS)):
+    if len(found) > (most := _MOST.get(name, _MAX_OBJECTS)):
         raise BadRequest(f"{name}: has {len(found)} entries; at most {most}")
     return found
 

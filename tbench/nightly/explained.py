@@ -13,7 +13,7 @@ from tbench.explaining.good_runs import good_runs
 from tbench.scores.gate.verdict import GateVerdict
 from tbench.text import one_line
 
-_MOST_BEFORE = 10
+_MAX_BEFORE = 10
 """Good nights with which a night is compared."""
 
 
@@ -26,7 +26,7 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
     if len(runs) < 2:
         return {}
     first = list(names).index(verdict.since.name) if verdict.since is not None else len(runs) - 1
-    start = max(0, first - _MOST_BEFORE)
+    start = max(0, first - _MAX_BEFORE)
     try:
         found = explain(*good_runs(runs[start:], first - start), listed=0)
     except TbenchError as error:

@@ -19,7 +19,7 @@ from tbench.rewards.shell_words import command_words
 FORMATTING = 1.5
 PER_MATCH = 1.0
 CONCISE, CONCISE_CHARACTERS = 0.2, 300
-LONGEST_REPLY, MOST_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
+LONGEST_REPLY, MAX_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
 """Limits that keep completions from stalling a training loop.
 
 With more characters or lines, execution relevance is 0; of a longer command, only the first characters are read.
@@ -186,7 +186,7 @@ def _make_command_scorer(
     patterns: Mapping[str, re.Pattern[str]], per_match: float, counting: Counting
 ) -> Callable[[str, str], float]:
     def score(text: str, request: str) -> float:
-        if len(text) > LONGEST_REPLY or text.count("\n") > MOST_LINES:
+        if len(text) > LONGEST_REPLY or text.count("\n") > MAX_LINES:
             return 0.0
         asked = {verb for verb, pattern in patterns.items() if pattern.search(request)}
         if not asked:

@@ -61,7 +61,7 @@ def go_on(
 ) -> list[TrialPlan]:
     """Return the remaining trials of a run, each with what is left of it if it can go on.
 
-    The notes of others are removed, so that their containers are cleaned like those of any killed run.
+    The records of trials that are not planned are deleted, so that the next cleaning removes their containers.
     """
     found, planned = {note.trial: note for note in trials_under_way(run)}, {plan.trial for plan in plans}
     for trial in found.keys() - planned:
@@ -80,7 +80,7 @@ def _with_cut(
         return plan
     try:
         if note.keep_sec <= 0:
-            raise ValueError("it was cut where no other process can go on")
+            raise ValueError("it was interrupted where no other process can continue it")
         ended = _ended_parts(plan.task, trial_directory(run, note.task, note.seed, note.attempt))
         if why := why_anew(plan.task, make_agent(), note.phase, len(ended)):
             raise ValueError(why)
@@ -93,7 +93,7 @@ def _with_cut(
 
 
 def _ended_parts(task: Task | None, directory: Path) -> tuple[EndedPart, ...]:
-    """Read the verdicts of the steps of a task that have ended. Raises OSError and ValueError."""
+    """Read the verdicts of a task's finished steps. Raises OSError and ValueError."""
     files = [step_directory(directory, step.step_name) / ENDED_NAME for step in (task.steps if task else ())]
     return tuple(EndedPart.model_validate_json(path.read_bytes()) for path in takewhile(Path.exists, files))
 
@@ -143,7 +143,7 @@ def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
     if (conversation := cut.conversation) is None:
         raise UsageError("it has no recorded replies")
     if cut.ended:
-        raise UsageError("earlier steps of its task have been judged in it")
+        raise UsageError("earlier steps of its task were verified in the lost container")
     pending = [conversation.last.pending] if conversation.last.pending is not None else []
     steps = [*conversation.steps, *pending]
     done, step = len(conversation.steps), conversation.step

@@ -19,13 +19,13 @@ from tbench.tasks.task import Task
 
 # The text files of a task, and the paths that its tests refer to
 
-_MOST_FILES, _MOST_BYTES = 2_000, 32 << 20
+_MAX_FILES, _MAX_BYTES = 2_000, 32 << 20
 """Maximum number of files that are read per folder, and maximum bytes of all together."""
 _WRITING_CALLS = {
     *("write_text", "write_bytes", "mkdir", "makedirs", "touch", "copy", "copyfile", "copytree", "move", "rename"),
     *("save", "unlink", "remove", "rmtree"),
 }
-_MOST_VALUES = 8
+_MAX_VALUES = 8
 _DOWNLOADS = re.compile(r"\b(?:git clone|curl|wget)\b|^\s*ADD\s+\S*https?:", re.MULTILINE)
 Known = Mapping[str, list[str]]
 """Possible paths by variable name."""
@@ -184,14 +184,14 @@ def _paths(node: ast.expr, known: Known) -> list[str]:
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
     if isinstance(node, ast.Name):
-        return known.get(node.id, [])[:_MOST_VALUES]
+        return known.get(node.id, [])[:_MAX_VALUES]
     if isinstance(node, ast.Call) and _is_path(node):
         parts = [_paths(each, known) for each in node.args]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts = [_paths(node.left, known), _paths(node.right, known)]
     else:
         return []
-    return ["/".join(each) for each in islice(product(*parts), _MOST_VALUES)] if parts else []
+    return ["/".join(each) for each in islice(product(*parts), _MAX_VALUES)] if parts else []
 
 
 def _is_path(call: ast.Call) -> bool:
@@ -201,8 +201,8 @@ def _is_path(call: ast.Call) -> bool:
 
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    left = _MOST_BYTES
-    for path in files[:_MOST_FILES]:
+    left = _MAX_BYTES
+    for path in files[:_MAX_FILES]:
         size = path.stat().st_size
         if size > min(TEXT_BYTES, left):
             continue
@@ -292,7 +292,7 @@ def is_agent_path(path: str) -> bool:
 
 _LEAST_BYTES = 40
 """Minimum size of compared files; smaller ones may be equal by chance."""
-_LEAKS_MOST_BYTES = 16 << 20
+_MAX_LEAK_BYTES = 16 << 20
 _REVEALING_NAMES = ("solve.sh", "solution.sh", "run-tests.sh")
 
 
@@ -320,7 +320,7 @@ def _is_test_script(path: Path) -> bool:
 
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink() and _LEAST_BYTES <= path.stat().st_size <= _LEAKS_MOST_BYTES:
+        if path.is_file() and not path.is_symlink() and _LEAST_BYTES <= path.stat().st_size <= _MAX_LEAK_BYTES:
             yield path
 
 

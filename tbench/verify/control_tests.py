@@ -2,7 +2,7 @@
 
 They are the task's own tests with other expected values, or with an additional test that always fails. Correct work
 fails them, as calibrations show for the oracle's. Work may try to recognize them, so the other values are plausible,
-and only a small, unpredictable part of the tests has them, if the oracle fails such tests.
+and, if the oracle's work still fails, only an unpredictable part of the tests has them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ async def try_control(
 ) -> Verdict:
     """Return a pass, with a sign against it if control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the work with the tests of another task. The oracle's own work is tried with each kind of control
-    tests until one fails, and their rewards and logs are recorded. Other work is tried with the kind that the oracle is
-    known to fail, and each test has to end as it does with the oracle's work; without a verdict, the pass is
-    unconfirmed. If there is no such kind, or no verdict, a test that always fails is added, and the sign requires
-    pytest's report that it passed.
+    `run` verifies the same work with the tests of the task that it gets. The oracle's own work is tried with each
+    kind of control tests until one fails, and their rewards and logs are recorded. Other work is tried with the kind
+    that the oracle is known to fail, and each test has to end as it does with the oracle's work; without a verdict,
+    the pass is unconfirmed. If there is no such kind, or no verdict, a test that always fails is added, and the sign
+    requires pytest's report that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
@@ -171,7 +171,7 @@ def _some(task: Task, sites: Sequence[_Site]) -> Iterator[_Site]:
 
 @dataclass(frozen=True)
 class _Site:
-    """A piece of a test file, by its first and last byte, and what replaces it."""
+    """A piece of a test file, from byte `start` up to `end`, and what replaces it."""
 
     path: str
     start: int
@@ -229,7 +229,7 @@ def _shell_sites(path: str, data: bytes) -> Iterator[_Site]:
 
 
 def _line_sites(path: str, data: bytes, prefix: bytes = b"") -> Iterator[_Site]:
-    """Yield the literals behind comparing operators, and the last one of each call that compares."""
+    """Yield the literals after comparison operators, and the last one of each line's first call that compares."""
     for number, line in enumerate(re.finditer(rb"[^\n]+", data)):
         if not line[0].startswith(prefix):
             continue
@@ -303,7 +303,7 @@ def _line_starts(data: bytes) -> list[int]:
 
 
 def _span(starts: Sequence[int], node: ast.expr | ast.stmt) -> tuple[int, int]:
-    """Return the first and last byte of a node."""
+    """Return the first byte of a node, and the first one after it."""
     assert node.end_lineno is not None and node.end_col_offset is not None
     return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
 
@@ -332,7 +332,7 @@ def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:
 def _other_values(node: ast.AST) -> Iterator[tuple[ast.Constant, ast.Constant | None]]:
     """Yield the constants to replace in an expected value, each with the constant in its place, or None for a new one.
 
-    In a list, two different elements change places: unlike a new value, that shows to no one but who knows the order.
+    In a list, two different elements change places: only work that knows the right order can notice that.
     """
     if isinstance(node, ast.Constant):
         if isinstance(node.value, str | bytes | int | float) and not isinstance(node.value, bool):
@@ -374,7 +374,7 @@ def _other_literal(literal: bytes) -> bytes:
 
 
 def _other_character(character: bytes, text: bytes) -> bytes:
-    """Return another letter or digit of the same case, drawn from the text."""
+    """Return another letter or digit of the same case, chosen by a hash of the text."""
     alphabets = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
     alphabet = next(each for each in alphabets if character.decode() in each)
     others = [each for each in alphabet if each != character.decode()]
@@ -382,7 +382,7 @@ def _other_character(character: bytes, text: bytes) -> bytes:
 
 
 def _drawn(*words: str) -> str:
-    """Return a hexadecimal number that cannot be foretold without the words."""
+    """Return a hexadecimal number that cannot be predicted without the words."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -77,7 +77,7 @@ _SEARCH_SHARE = 50
 """Scanning for runs takes at most 1 / _SEARCH_SHARE of the time."""
 _SWEEP_POLLS = 16
 """Number of polls in which the size of each recording is checked once, even without journal events of its trial."""
-_MOST_DRAWN = 64
+_MAX_DRAWN = 64
 """Maximum number of screens that one poll redraws."""
 _LINGER_SEC = 8.0
 """Seconds for which a trial with a verdict stays on the page."""
@@ -254,7 +254,7 @@ class RunWatch:
         """
         turn, drawn = self._poll_number % _SWEEP_POLLS, set[str]()
         for at, (name, trial) in enumerate(run.trials.items()):
-            if len(drawn) >= _MOST_DRAWN:
+            if len(drawn) >= _MAX_DRAWN:
                 break
             is_due = trial.is_stale or (trial.phase == "agent" and at % _SWEEP_POLLS == turn)
             if is_due and trial.is_at_work and trial.redraw():

@@ -18,7 +18,7 @@ from tbench.text import replace_unseen
 Line = str | list[str]
 """Line as a page shows it: plain text, or alternately text and the CSS classes of its style."""
 _TAB = 8
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 """Maximum number of combining marks in a cell, against abuse."""
 
 
@@ -59,7 +59,7 @@ class CharacterGrid:
 
     def _add_mark(self, mark: str) -> None:
         line = self._chars[self.y]
-        if 0 < self.x <= len(line) and len(line[self.x - 1]) <= _MOST_MARKS:
+        if 0 < self.x <= len(line) and len(line[self.x - 1]) <= _MAX_MARKS:
             line[self.x - 1] += mark
 
     def _wrap(self) -> None:
@@ -196,15 +196,15 @@ _TORN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
 """Incomplete escape sequence at the end of a piece of output."""
 _LONGEST_ESCAPE = 4096
 _MOST = 9999
-MOST_COLUMNS, MOST_ROWS = 400, 200
+MAX_COLUMNS, MAX_ROWS = 400, 200
 
 
 class TileScreen:
     """Screen of a terminal."""
 
     def __init__(self, columns: int, rows: int) -> None:
-        self.columns = max(1, min(columns, MOST_COLUMNS))
-        self.rows = max(1, min(rows, MOST_ROWS))
+        self.columns = max(1, min(columns, MAX_COLUMNS))
+        self.rows = max(1, min(rows, MAX_ROWS))
         self._grid = CharacterGrid(self.columns, self.rows)
         self._first = self._grid
         """Normal grid; full-screen programs use an alternate one."""

@@ -156,7 +156,7 @@ STEPS_SHOWN = 4
 _FIRST_BYTES = 1 << 19
 """Maximum number of bytes of a recording that are sent at once; earlier output is left out."""
 _STEPS_BYTES = 1 << 16
-_MOST_TEXT = 400
+_MAX_TEXT = 400
 
 
 def large_view(trial: RunningTrial, recording: str, begin: int) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _step(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
 IDLE_SEC = 15.0

@@ -80,7 +80,7 @@ class SiteRefresher:
         self._not_before = now + min(max(_LEAST_PAUSE_SEC, _SHARE * (now - begun)), _LONGEST_PAUSE_SEC)
 
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 """Maximum number of live pages that are open at once."""
 
 
@@ -136,7 +136,7 @@ class ViewerState:
     def stream_slot(self) -> Iterator[bool]:
         """Give whether another browser may follow the state; if so, it counts as a reader within the block."""
         with self._lock:
-            has_slot = self.watch.readers < MOST_STREAMS
+            has_slot = self.watch.readers < MAX_STREAMS
             self.watch.readers += has_slot
         try:
             yield has_slot

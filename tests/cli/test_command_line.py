@@ -18,7 +18,7 @@ from harness.protocols import PROTOCOLS
 from tbench.agents.recipe import is_recipe
 from tbench.cli import SETTINGS, app
 from tbench.cli.parsing.commands import LazyGroup
-from tbench.cli.parsing.configured import MOST_SHOWN, SHOWS_ALL
+from tbench.cli.parsing.configured import MAX_SHOWN, SHOWS_ALL
 from tbench.cli.parsing.usage_errors import error_line
 from tbench.cli.run import CommandWithRetryErrors, resume, run
 from tbench.config.layers import PRESETS
@@ -130,7 +130,7 @@ def test_a_command_has_help_all_if_and_only_if_it_has_many_options(group: LazyGr
     assert command is not None
     options = [each for each in command.params if isinstance(each, click.Option)]
     has_more = any(option.opts == ["--help-all"] for option in options)
-    assert has_more == (len(options) - has_more > MOST_SHOWN)
+    assert has_more == (len(options) - has_more > MAX_SHOWN)
     short, whole = click.Context(command, **SETTINGS), click.Context(command, **SETTINGS)
     whole.meta[SHOWS_ALL] = True
     assert (command.get_help(short) == command.get_help(whole)) == (not has_more)

@@ -152,7 +152,7 @@ def test_too_many_failed_trials_are_explained_without_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw(tmp_path, (), 1)
-    monkeypatch.setattr("tbench.explaining.explain.MOST_READ", 3)
+    monkeypatch.setattr("tbench.explaining.explain.MAX_READ", 3)
     assert any("their steps are not read" in note for note in explain(tmp_path / "night-08").notes)
 
 

@@ -61,7 +61,7 @@ def test_runs_that_cannot_be_explained_have_no_panel(nights: Path, monkeypatch: 
     run = read_run(nights / "night-08")
     assert explain_run(run) is not None
     assert explain_run(run.model_copy(update={"results": []})) is None
-    monkeypatch.setattr("reports.explained.MOST_TRIALS", 5)
+    monkeypatch.setattr("reports.explained.MAX_TRIALS", 5)
     assert explain_run(run) is None
     with a_site(nights) as site:
         assert explain_pair(site.runs[0], site.runs[1]) is None

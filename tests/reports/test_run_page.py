@@ -12,7 +12,7 @@ from shown_runs import Page, failure, mixed, read, store, trial
 
 from reports.page_paths import trial_page
 from reports.report import write_report
-from reports.run.page import ERRORS_SHOWN, MOST_CHARACTERS, MOST_RESAMPLED, readable
+from reports.run.page import ERRORS_SHOWN, MAX_CHARACTERS, MAX_RESAMPLED, readable
 from reports.site.writer import write_site
 from tbench.config.document import PlannedTask, Status
 from tbench.origin import DatasetOrigin
@@ -169,7 +169,7 @@ def test_many_seeds_are_a_bar_with_the_cells_behind_it(tmp_path: Path) -> None:
 
 
 def test_very_many_trials_have_cells_that_lead_to_files_and_no_list(tmp_path: Path) -> None:
-    tasks = [f"task-{number:04}" for number in range(MOST_RESAMPLED + 1)]
+    tasks = [f"task-{number:04}" for number in range(MAX_RESAMPLED + 1)]
     results = [trial(task, seed, 1.0) for task in tasks for seed in range(7)]
     run = store(tmp_path, results, tasks, seeds=tuple(range(7)), status="finished")
     file = run / "trials/task-0003/seed-5/trajectory.json"
@@ -221,8 +221,8 @@ def test_the_output_of_a_build_is_shown_as_its_terminal_would_show_it(message: s
 
 
 def test_of_a_long_message_beginning_and_end_are_kept() -> None:
-    text = readable("begin " + "x" * (3 * MOST_CHARACTERS) + " end")
+    text = readable("begin " + "x" * (3 * MAX_CHARACTERS) + " end")
     assert text.startswith("begin ")
     assert text.endswith(" end")
     assert "characters are left out here" in text
-    assert len(text) < MOST_CHARACTERS + 100
+    assert len(text) < MAX_CHARACTERS + 100

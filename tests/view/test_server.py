@@ -21,7 +21,7 @@ from run_trees import a_result, write_run
 from viewers import DEADLINE_SEC, until, viewed
 
 from tbench.view.server import ENTRIES_PER_MESSAGE, ViewServer
-from tbench.view.viewer_state import MOST_STREAMS
+from tbench.view.viewer_state import MAX_STREAMS
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_a_browser_that_takes_nothing_is_dropped(server: ViewServer) -> None:
 
 
 def test_the_number_of_streams_is_limited(server: ViewServer) -> None:
-    server.viewing.watch.readers = MOST_STREAMS
+    server.viewing.watch.readers = MAX_STREAMS
     assert get(server, "/live/events").status == 503
     server.viewing.watch.readers = 0
 

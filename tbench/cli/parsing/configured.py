@@ -43,7 +43,7 @@ class GivenSettings(Generic[Config]):
 class ConfiguredCommand(TbenchCommand, Generic[Config]):
     """A command with an option for each setting; its function receives the given settings as `given`.
 
-    With more than MOST_SHOWN options, `--help` shows only the common ones, and `--help-all` shows all of them.
+    With more than MAX_SHOWN options, `--help` shows only the common ones, and `--help-all` shows all of them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         self._own = [*self.params, _CONFIG]
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
         self._help_all: click.Option | None = None
-        if (count := sum(isinstance(each, click.Option) for each in self.params)) > MOST_SHOWN:
+        if (count := sum(isinstance(each, click.Option) for each in self.params)) > MAX_SHOWN:
             self._help_all = _help_all_option(count)
             self.params.append(self._help_all)
 
@@ -112,7 +112,7 @@ def given_cost(given: GivenSettings[RunConfig], stored: CostConfig) -> CostConfi
     return given.layers.resolve(values, RunConfig(cost=stored)).config.cost
 
 
-MOST_SHOWN = 25
+MAX_SHOWN = 25
 """Largest number of options that `--help` shows in full."""
 SHOWS_ALL = f"{__name__}.shows_all"
 """Key of click's context that is set while the help shows all options."""

@@ -42,7 +42,7 @@ from tbench.tasks.sources import TaskSet
 # `tbench extract`
 
 _REPLIES_PER_LINE = 50
-_MOST_ERRORS = 3
+_MAX_ERRORS = 3
 """Maximum number of errors shown in full; the others are only counted."""
 
 
@@ -115,7 +115,7 @@ class ProgressLines:
     def __call__(self, record: ReplyRecord) -> None:
         self._done += 1
         self._errors += record.error is not None
-        if record.error is not None and self._errors <= _MOST_ERRORS:
+        if record.error is not None and self._errors <= _MAX_ERRORS:
             print_line(f"{record.task} seed {record.seed}: {record.error}", err=True)
         if self._done % _REPLIES_PER_LINE == 0 or self._done == self._total:
             print_line(f"{self._done}/{self._total} requested, {self._errors} without a reply", err=True)
@@ -123,7 +123,7 @@ class ProgressLines:
 
 # `tbench replay run`
 
-_MOST_LINES = 10
+_MAX_LINES = 10
 """Maximum number of lines of one kind that are shown; the rest is counted."""
 
 
@@ -201,10 +201,10 @@ class ProgressLine:
 
 
 def _say_first(what: str, lines: Sequence[str]) -> None:
-    for line in lines[:_MOST_LINES]:
+    for line in lines[:_MAX_LINES]:
         say(f"{what}: {line}")
-    if len(lines) > _MOST_LINES:
-        say(f"{what}: {len(lines) - _MOST_LINES} more")
+    if len(lines) > _MAX_LINES:
+        say(f"{what}: {len(lines) - _MAX_LINES} more")
 
 
 def say(text: str) -> None:

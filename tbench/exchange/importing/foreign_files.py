@@ -14,7 +14,7 @@ from tbench.text import one_line, size_text
 
 LARGEST_BYTES = 64_000_000
 """Maximum size of files that are read or copied; parsed JSON takes about ten times as much memory."""
-_MOST_FILES = 2_000
+_MAX_FILES = 2_000
 """Maximum number of files that are read from one directory."""
 _HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -106,5 +106,5 @@ def files_below(directory: Path) -> Iterator[Path]:
             if is_file(path := Path(folder, name)):
                 yield path
                 found += 1
-                if found >= _MOST_FILES:
+                if found >= _MAX_FILES:
                     return

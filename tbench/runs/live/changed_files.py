@@ -16,7 +16,7 @@ from tbench.verify.changes.facts import WalkedFiles
 Changes = Mapping[str, ChangeKind]
 """Kind of change by path, directories included."""
 _LOOK_SEC = 10.0
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 """Longest list of paths, about 500,000."""
 _TIME = re.compile(rb"(\d+) \S+ [\d:]+(\.\d+)? \S+\Z")
 _LOOK = f"""{BUSYBOX} stat -c '%Z %z' /proc/$$ || exit
@@ -26,7 +26,7 @@ for path in {{roots}}; do
     [ "$({BUSYBOX} stat -c %d "$real")" = "$({BUSYBOX} stat -c %d /)" ] || set -- "$@" "$real"
 done
 /opt/tbench/bin/changed -a {{since}} inf 0 "$@" | {BUSYBOX} tr '\\0\\n' '\\n\\1' | {{only}} |
-    {BUSYBOX} head -c {_MOST_BYTES}
+    {BUSYBOX} head -c {_MAX_BYTES}
 """
 """Prints the time, and all paths of the root's file system and those of `roots`, a line each: no clock is compared with
 another's. File systems of the kernel, such as /proc, are left out, as all others are."""
@@ -83,7 +83,7 @@ class ChangedFiles:
         ended = await self._sandbox.shell(script, timeout_sec=_LOOK_SEC, user="root")
         head, _, listed = ended.output.partition(b"\n")
         time = _TIME.match(head)
-        if ended.timed_out or ended.was_cut or time is None or len(listed) >= _MOST_BYTES:
+        if ended.timed_out or ended.was_cut or time is None or len(listed) >= _MAX_BYTES:
             self.problem = f"its container has too many files to be listed within {_LOOK_SEC:.0f} s"
             return {}
         self._since = int(time[1]) + float(time[2] or 0)

@@ -44,9 +44,9 @@ from tbench.verify.verifier import Verdict
 
 _NEWS_SEC = 5.0
 """Longest wait of a client for a change."""
-_MOST_STEPS = 200
+_MAX_STEPS = 200
 """Maximum number of steps in one answer."""
-_MOST_FILES, _MOST_FAILED = 100, 10
+_MAX_FILES, _MAX_FAILED = 100, 10
 """Maximum numbers of changed files of a step, and of failed tests of a verdict."""
 _LOG_BYTES = 4 << 20
 _OBSERVATION, _TEXT = 2_000, 20_000
@@ -216,7 +216,7 @@ class DebuggedTrial:
                 path for path, kind in found.items() if kind == "changed" and files and files.is_directory(path)
             ]:
                 del found[path]
-            first = dict(islice(found.items(), _MOST_FILES))
+            first = dict(islice(found.items(), _MAX_FILES))
             yield make_step_seen(step).model_copy(update={"files": first, "more_files": len(found) - len(first)})
 
     def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
@@ -313,7 +313,7 @@ class DebuggedTrial:
             files = error.files
         tests = read_tests(lambda name: plain_text(files.get(f"verifier/{name}", b"")[-_LOG_BYTES:]))[1]
         failed = failed_tests(tests)
-        update = {"tests": len(tests), "failures": len(failed), "failed": failed[:_MOST_FAILED]}
+        update = {"tests": len(tests), "failures": len(failed), "failed": failed[:_MAX_FAILED]}
         output = plain_text(files.get("verifier/stdout.txt", b""))[-_OBSERVATION:]
         found = found.model_copy(update={**update, "output": output})
         self._verdicts[:] = [found if each is running else each for each in self._verdicts]
@@ -349,7 +349,7 @@ def _words(verdict: Verdict) -> str:
 
 def steps_after(after: int, steps: Iterable[StepSeen]) -> tuple[StepSeen, ...]:
     """Return the steps after number `after`, as many as fit into one answer."""
-    return tuple(islice((step for step in steps if step.index > after), _MOST_STEPS))
+    return tuple(islice((step for step in steps if step.index > after), _MAX_STEPS))
 
 
 def make_step_seen(step: Step) -> StepSeen:

@@ -17,7 +17,7 @@ from harness.oversight import Approved, Decision, Declined, Draft
 from harness.protocols.base import Parsed
 from harness.thoughts import ReplyTexts, reply_texts
 from harness.trajectory import Reply
-from tbench.control.wire import MOST_SAMPLES, DraftSeen
+from tbench.control.wire import MAX_SAMPLES, DraftSeen
 from tbench.errors import UsageError
 
 _LONGEST_TEXT = 50_000
@@ -268,8 +268,8 @@ class ReplyDecisions:
     def sample(self, number: int, seed: int | None, temperature: float | None) -> str:
         """Ask the model for further replies; the latest is chosen. Raises UsageError if none waits."""
         waiting = self._require_waiting_reply()
-        if len(waiting.samples) + waiting.asking + number > MOST_SAMPLES:
-            raise UsageError(f"has {len(waiting.samples)} replies; the limit is {MOST_SAMPLES}")
+        if len(waiting.samples) + waiting.asking + number > MAX_SAMPLES:
+            raise UsageError(f"has {len(waiting.samples)} replies; the limit is {MAX_SAMPLES}")
         seeds = [random.getrandbits(31) if seed is None else seed + more for more in range(number)]
         waiting.asking, waiting.trouble = waiting.asking + number, ""
         waiting.asked.update(

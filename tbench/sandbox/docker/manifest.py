@@ -33,7 +33,7 @@ _MEDIA_TYPES = ", ".join(
     )
 )
 _ANSWER_SEC = 4.0
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 """Largest manifest that registries accept."""
 
 
@@ -108,7 +108,7 @@ class _RegistryClient:
     def _send(self, method: str, version: str) -> WebAnswer:
         url = f"{self._repository}/manifests/{version}"
         request = WebRequest(
-            url, _ANSWER_SEC, method=method, headers=self._headers, login=self._login, most_bytes=_MOST_BYTES
+            url, _ANSWER_SEC, method=method, headers=self._headers, login=self._login, most_bytes=_MAX_BYTES
         )
         return request.answer()
 
@@ -127,7 +127,7 @@ class _RegistryClient:
             raise ValueError("no TLS")  # passwords are not sent unencrypted
         query = urlencode({key: parameters[key] for key in ("service", "scope") if key in parameters})
         url = f"{realm}{'&' if urlsplit(realm).query else '?'}{query}" if query else realm
-        granted = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MOST_BYTES).answer())
+        granted = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MAX_BYTES).answer())
         return str(granted.get("token") or granted["access_token"])
 
 

@@ -16,7 +16,7 @@ from tbench.tasks.format import first_problem
 
 # Untrusted YAML: plain data only, with limits, and errors that name file and line
 
-MOST_VALUES = 20_000
+MAX_VALUES = 20_000
 """Maximum number of values in a file, with aliases expanded: ten lines of aliases can mean billions of values."""
 _BAD_VALUES = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
 """Errors that PyYAML raises for a value that does not have the type of its tag."""
@@ -61,8 +61,8 @@ def _require_few(root: yaml.Node, path: Path) -> None:
             sizes[id(node)] = 1 + sum(size(each, within) for each in _children(node))
         return sizes[id(node)]
 
-    if (found := size(root, frozenset())) > MOST_VALUES:
-        raise TaskInvalid(f"{path}: has {found:,} values, but at most {MOST_VALUES:,} are allowed")
+    if (found := size(root, frozenset())) > MAX_VALUES:
+        raise TaskInvalid(f"{path}: has {found:,} values, but at most {MAX_VALUES:,} are allowed")
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:

@@ -33,7 +33,7 @@ from tbench.verify.separate.untrusted_tar import (
 
 COLLECTING = ("artifact:", "collect-hook:", "service:")
 """Prefixes of remarks about collecting."""
-MOST_MB = 4096
+MAX_MB = 4096
 """Default limit of a trial's artifacts, in megabytes."""
 _MAX_ENTRIES = 200_000
 _SHOWN_BYTES = 64 << 20
@@ -47,7 +47,7 @@ _MB = 1 << 20
 
 
 async def collect(
-    task: Task, sandbox: Sandbox, directory: Path, *, most_mb: int = MOST_MB, is_last: bool = True
+    task: Task, sandbox: Sandbox, directory: Path, *, most_mb: int = MAX_MB, is_last: bool = True
 ) -> HandedOver:
     """Collect a task's artifacts into its trial's directory. Raises TrialError.
 
@@ -73,7 +73,7 @@ def hands_over(task: Task) -> bool:
     return bool(task.file.artifacts or task.file.verifier.collect)
 
 
-async def save_artifacts(task: Task, sandbox: Sandbox, directory: Path, most_mb: int = MOST_MB) -> tuple[str, ...]:
+async def save_artifacts(task: Task, sandbox: Sandbox, directory: Path, most_mb: int = MAX_MB) -> tuple[str, ...]:
     """Store a task's artifacts for people to read while the sandbox continues; return remarks on failures.
 
     Never raises TrialError, because the verdict does not depend on them.

@@ -4,7 +4,7 @@
 (() => {
   const SIGNS = { pass: "✓", partial: "◐", fail: "✗", error: "!" };
   const STATES = { running: ["● running", "running"], ended: ["✓ ended", "missing"], killed: ["! cut off", "alarm"] };
-  const MOST_PER_FRAME = 48;
+  const MAX_PER_FRAME = 48;
   const known = { runs: new Map(), trials: new Map() };
   const tiles = new Map();
   const cards = new Map();
@@ -200,7 +200,7 @@
   };
   const drawOutdated = () => {
     frame = 0;
-    let left = MOST_PER_FRAME;
+    let left = MAX_PER_FRAME;
     for (const made of outdated) {
       if (left-- <= 0) break;
       outdated.delete(made);

@@ -17,7 +17,7 @@ from fault_server import FaultServer, answer, completion
 from harness.endpoint.bodies import RawAnswer
 
 MB = 1 << 20
-MOST_MB = 200
+MAX_MB = 200
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 ASKING = """
 import asyncio, resource, sys
@@ -117,7 +117,7 @@ def test_an_answer_out_of_bounds_is_an_error_in_words(endpoint: FaultServer, bom
     endpoint.will_play(BOMBS[bomb]())
     said, grown = ask(endpoint, "chat")
     assert said.startswith(("EndpointUnavailable: http", "RequestRefused: http")) and "\n" not in said
-    assert grown < MOST_MB
+    assert grown < MAX_MB
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_every_path_is_bounded(endpoint: FaultServer, bomb: str, path: str) -> N
     endpoint.will_play(BOMBS[bomb]())
     said, grown = ask(endpoint, path)
     assert said.startswith(("EndpointUnavailable", "got"))
-    assert grown < MOST_MB
+    assert grown < MAX_MB
 
 
 @pytest.mark.parametrize(

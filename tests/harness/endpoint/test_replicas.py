@@ -156,13 +156,13 @@ async def test_a_server_that_forgot_the_model_is_passed_over(make: Make, servers
     said: list[str] = []
     replicas = make(say=said.append)
     servers[0].answer_by(lambda _: answer(404, {"error": {"message": "The model `tiny` does not exist."}}))
-    for _ in range(module.MOST_STRIKES):
+    for _ in range(module.MAX_STRIKES):
         with bind_trial(replicas) as trial:
             assert (await ask(trial)).content != "0"
     assert ["3 requests in a row failed there" in each for each in said] == [True]
     with bind_trial(replicas) as trial:
         await ask(trial)
-    assert len(servers[0].seen) == module.MOST_STRIKES
+    assert len(servers[0].seen) == module.MAX_STRIKES
 
 
 async def test_servers_of_different_models_or_lengths_are_refused_with_both(

@@ -12,7 +12,7 @@ from harness.errors import EndpointUnavailable, FormatError
 from harness.oversight import Declined, Draft
 from harness.protocols.base import Command, Parsed
 from harness.trajectory import Reply, ToolCall
-from tbench.control.wire import MOST_SAMPLES
+from tbench.control.wire import MAX_SAMPLES
 from tbench.errors import UsageError
 from tbench.runs.live.stepping import ReplyDecisions, editable, with_text
 
@@ -193,8 +193,8 @@ async def test_other_replies_are_asked_for_and_chosen_from() -> None:
     ]
     with pytest.raises(UsageError, match="has 3 replies to choose from, so there is no reply 4"):
         trial.decisions.choose(4)
-    with pytest.raises(UsageError, match=f"the limit is {MOST_SAMPLES}"):
-        trial.decisions.sample(MOST_SAMPLES, None, None)
+    with pytest.raises(UsageError, match=f"the limit is {MAX_SAMPLES}"):
+        trial.decisions.sample(MAX_SAMPLES, None, None)
     trial.decisions.choose(2)
     trial.decisions.step(1)
     decided = await asking

@@ -178,7 +178,7 @@ def _scalars(name: str, value: object) -> Iterator[tuple[str, Scalar]]:
         yield name, value
 
 
-_MOST_ATTEMPTS = 10_000
+_MAX_ATTEMPTS = 10_000
 """Maximum planned attempts per task; a higher number in a configuration is ignored as a mistake."""
 
 
@@ -345,7 +345,7 @@ def _make_import(
 
 def _attempts(job: Job) -> int:
     attempts = job.config.get("n_attempts")
-    return attempts if type(attempts) is int and attempts <= _MOST_ATTEMPTS else 1
+    return attempts if type(attempts) is int and attempts <= _MAX_ATTEMPTS else 1
 
 
 # -- notes ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tbench.exchange.importing.foreign_files import UnusableFile, read_json
 
 NAME = "trajectory.json"
 _CONTINUED = "continued_trajectory_ref"
-_MOST_PARTS = 100
+_MAX_PARTS = 100
 _TYPED = ("keystrokes", "command", "cmd")
 """Arguments of calls that contain typed text."""
 _PARSE_ERROR = "Previous response had parsing errors:"
@@ -118,7 +118,7 @@ def _parts(root: Mapping[str, Any], folder: Path) -> Iterable[Mapping[str, Any]]
     while True:
         yield root
         name = root.get(_CONTINUED)
-        if not isinstance(name, str) or "/" in name or name in seen or len(seen) >= _MOST_PARTS:
+        if not isinstance(name, str) or "/" in name or name in seen or len(seen) >= _MAX_PARTS:
             return
         seen.add(name)
         try:
