@@ -395,6 +395,7 @@ note_oddities() {
 # Prints the mark and an inspection of the container, if one is wanted and the reward is not 0.
 tell_look() {
     local reward=
+    # shellcheck disable=SC3045 # busybox has it
     [ ! -f $logs/reward.txt ] || read -r -n 8 reward <$logs/reward.txt
     if [ -z "$look" ] || [ "$reward" = 0 ]; then return; fi
     printf '%s\n' "$mark"

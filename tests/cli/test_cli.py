@@ -71,7 +71,7 @@ def test_help_lists_every_command() -> None:
     [
         (["run", "/nowhere", "--agent", "nop"], "/nowhere: no such directory"),
         (["run", "--task", "no-such-*", "--agent", "nop"], "--task no-such-*: matches no task"),
-        (["run", "--agent", "clippy"], "--agent clippy: unknown; known: model, oracle, nop, or your own"),
+        (["run", "--agent", "clippy"], "--agent clippy: unknown; known: model, oracle, nop, "),
         (["run"], "no endpoint: give --base-url"),
         (["run", "--base-url", "http://localhost:1", "--protocol", "morse"], "unknown protocol 'morse'"),
         (["run", "--base-url", "http://localhost:1", "--extra-body", "{"], "--extra-body: not valid JSON"),

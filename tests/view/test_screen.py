@@ -89,7 +89,7 @@ def test_styles_are_classes_of_the_page(codes: tuple[int, ...], words: str) -> N
 
 
 def test_a_style_without_codes_is_the_plain_one() -> None:
-    assert apply_codes(CellStyle(ink=3, bold=True), ()) == PLAIN
+    assert apply_codes(CellStyle(foreground=3, bold=True), ()) == PLAIN
 
 
 @given(st.text(alphabet=st.sampled_from("ab\r\n\t\b\x1b[]0123456789;?hlmHJKABCDLMPXrSTu78c日\u0301 "), max_size=300))

@@ -61,6 +61,7 @@ memory_peak() {
 # Prints a 1 if anything can be asked on this network except for the engine's name server, or may be soon: by a program
 # that was left running and is no shell.
 servers() {
+    # shellcheck disable=SC2016 # awk's variables
     $busybox awk '
         FILENAME ~ /stat$/ {
             name = rest = $0
