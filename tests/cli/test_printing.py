@@ -62,7 +62,7 @@ def test_every_command_prints_that_way() -> None:
         "__init__.py": 8,  # before anything else is imported
         "recording.py": 3,  # full-screen drawing
         "show.py": 1,  # a question at a terminal
-        "compare.py": 1,
+        "comparing/compare.py": 1,
         "execute.py": 1,
         "interruption.py": 1,
         "printing.py": 3,
