@@ -137,7 +137,7 @@ class Reader:
         words = shlex.split(line)
         made = {words[place + 1] for place, word in enumerate(words[:-1]) if word in ("-o", "--output")}
         for word in words:
-            for name in re.findall(r"^(runs/[\w.-]+)", word):
+            for name in re.findall(r"^(runs/(?:steps/)?[\w.-]+)", word):
                 if name not in made and not (self.home / name).exists():
                     self._copy_run(self.home / name)
 

@@ -129,7 +129,7 @@ class NightlySeries:
     """Name of the night, by run directory, oldest first."""
     rule: GateRule = field(default_factory=GateRule)
     explained: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
-    """What each night recorded about its last run's difference from the good ones: `sentence` and `parts`."""
+    """Each night's record of the difference of its last run from the good ones: `sentence` and `parts`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ MakePython = Callable[[Path, Path], Awaitable[None]]
 
 
 class Manifest(Frozen):
-    """What a package in the cache is made of."""
+    """Contents of a package in the cache."""
 
     name: str
     version: str

@@ -124,9 +124,9 @@ class AgentSetup:
     recipe: Recipe | None = None
     """Recipe of an agent that people ship; None for other agents."""
     package: AgentPackage | None = None
-    """That agent's package, which has to be mounted in every sandbox."""
+    """The agent's package, which has to be mounted in every sandbox."""
     manifest: Manifest | None = None
-    """What that package contains."""
+    """Programs and versions in the package."""
     shell_state: ShellMode | None = None
     """Whether commands share a shell; None if the protocol types keys."""
     approval: Approval | None = None

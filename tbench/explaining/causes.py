@@ -63,7 +63,7 @@ class KnownLimits:
 
 @dataclass
 class Evidence:
-    """What a rule may read about one failed trial. Steps are read from the disk when a rule first asks for them."""
+    """Evidence about one failed trial that rules read. Steps are read from the disk when a rule first asks for them."""
 
     trial: Trial
     limits: KnownLimits = field(default_factory=KnownLimits)

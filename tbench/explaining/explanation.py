@@ -66,9 +66,9 @@ class DifferencePart(Frozen):
     named: bool
     """Whether the part is beyond chance (p at most 0.01)."""
     because: tuple[str, ...] = ()
-    """What has moved that brings this cause about, each as `key: before → after`."""
+    """Changes that bring this cause about, each as `key: before → after`."""
     together_with: tuple[str, ...] = ()
-    """What cannot be told apart from this cause."""
+    """Explanations that cannot be distinguished from this cause."""
     tasks: tuple[TaskPoints, ...] = ()
     sure_tasks: tuple[str, ...] = ()
     """Tasks that have changed by themselves, beyond chance."""
@@ -113,7 +113,7 @@ class Explanation(Frozen):
 
     schema_version: int = EXPLANATION_VERSION
     sentence: str
-    """What moved, how many points, how sure, and what to do next."""
+    """The change, its points, how sure it is, and the next step."""
     command: str
     """The command that does it."""
     run: ExplainedSide

@@ -1,4 +1,4 @@
-"""What to do about a cause: in words, and the command that does it."""
+"""Remedies of causes: in words, and as commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SETTINGS = {setting.path: setting for setting in iter_settings(RunConfig)}
 
 
 class Remedy(NamedTuple):
-    """What to do about a cause."""
+    """A remedy of a cause."""
 
     words: str
     command: str

@@ -209,7 +209,7 @@ def _opening(file: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingSeen:
-    """What became of the thinking in a trial's replies."""
+    """Fate of the thinking in a trial's replies."""
 
     replies: int
     thinking: int

@@ -26,7 +26,7 @@ SAMPLED_TRIALS = 60
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is known of the image of a task in a run."""
+    """Known facts about the image of a task in a run."""
 
     id: str | None
     digest: str | None

@@ -20,7 +20,7 @@ STATUS: Mapping[RefusalKind, int] = {
 }
 """HTTP status of each refusal."""
 LEFT_OUT = "[Left out: {kind}. This endpoint takes text only.]"
-"""What the model reads in place of an image or a file."""
+"""Text that the model reads in place of an image or a file."""
 _MOST = {"tools": 512}
 _MAX_OBJECTS = 20_000
 """Maximum length of a list in a request: far beyond any conversation that fits a model."""

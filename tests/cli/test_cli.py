@@ -55,7 +55,8 @@ def run_dir(engine: Engine, tmp_path: Path) -> Iterator[Path]:
 
 
 def only_line(text: str) -> str:
-    lines = text.strip().splitlines()
+    # Tests beside this one may keep containers on the same engine.
+    lines = [line for line in text.strip().splitlines() if not line.startswith("trials of other runs")]
     assert len(lines) == 1, text
     return lines[0]
 

@@ -101,7 +101,7 @@ def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
     assert "0 of 2 trials ended, 2 running (concurrency 2); paused: holding all" in shown
     assert "agent held" in shown
     told = tbench("say", "runs/spoken/web-log-digest/0", "Mind the dates.", cwd=run.folder)
-    assert told == "web-log-digest/0: its model gets this with the next message; the trial does not count\n"
+    assert told == "web-log-digest/0: its model gets this with the next observation; the trial does not count\n"
     assert tbench("abort", "tidy-notes", cwd=run.folder) == "tidy-notes/0: is ended without a verdict\n"
     nothing = tbench("abort", "web-log-diges/0", cwd=run.folder, ok=False)
     assert "no such trial is running; did you mean web-log-digest/0?" in nothing

@@ -21,7 +21,7 @@ CHANGED_FROM = 7
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens between two nights of the demo."""
+    """A change between two nights of the demo."""
 
     words: str
     is_worse: bool = False
@@ -50,7 +50,7 @@ SCENARIOS = {
     ),
     "nothing": Scenario("nothing happens"),
 }
-"""What can happen, by name."""
+"""Changes by name."""
 _FILES = Path(__file__).parent
 _CHECKPOINTS = ("good", "worse")
 

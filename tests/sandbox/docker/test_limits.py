@@ -177,8 +177,8 @@ async def test_a_run_without_limits_says_so_once_and_is_none_where_they_are_requ
     await backend.open(said.append)
     await backend.recover()
     await backend.close()
-    assert [line for line in said if "not in force" in line] == [line for line in said if line.startswith("limits: ")]
-    assert len(said) == 1
+    said = [line for line in said if not line.startswith("trials of other runs")]  # of tests beside this one
+    assert len(said) == 1 and said[0].startswith("limits: ") and "not in force" in said[0]
     limits = backend.describe()["limits"]
     assert (limits["memory"], limits["pids"]) == ("not in force", "in force")
     with pytest.raises(UsageError, match=r"--require-limits: .*memory.* not in force"):

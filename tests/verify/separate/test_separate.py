@@ -270,14 +270,14 @@ async def test_control_tests_tell_work_that_copies_what_is_expected_from_work(
 ) -> None:
     path = make_task(toml=DONE + SEPARATE + LIMITS, test="reward=1; . /tests/check.sh || reward=0\n" + REPORT)
     (path / "tests" / "check.sh").write_text('test "$(sh /app/done)" == 42\n')
-    oracle = MeasuredTrial(agent="oracle", repetition=0, reward=1.0, rewards={f"{CONTROL}-one": 0.0})
+    oracle = MeasuredTrial(agent="oracle", repetition=0, reward=1.0, rewards={f"{CONTROL}-some": 0.0})
     found = Calibration(
         task="t", task_hash="h", image="i", architecture="a", measured_at=datetime.now(UTC), trials=(oracle,)
     )
     monkeypatch.setattr("tbench.runs.trial.load_calibration", lambda *_: found)
     monkeypatch.setattr(Shell, "name", agent)
     _, result = await run_trial(path, script)
-    key = f"{CONTROL}-one" if agent == "oracle" else CONTROL
+    key = f"{CONTROL}-some" if agent == "oracle" else CONTROL
     assert (result.reward, result.integrity.rewards) == (1.0, {key: float(bool(signs))})
     assert [sign.partition(":")[0] for sign in result.integrity.tamper if not is_weak(sign)] == signs
 
