@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import secrets
 import time
@@ -40,6 +41,8 @@ class EndOfOutput:
         self.at_limit: bool | None = None
         """Whether the command reached its time limit; None before the end."""
         self.exit_code: int | None = None
+        self.found_at = 0.0
+        """Monotonic time at which the mark was found."""
 
     @property
     def is_missing(self) -> bool:
@@ -54,6 +57,7 @@ class EndOfOutput:
         before, _, behind = data.partition(self._mark)
         if len(behind) >= _TOLD and behind[:_TOLD].isdigit():
             self.at_limit, self.exit_code, self._held = behind.startswith(b"1"), int(behind[1:_TOLD]), b""
+            self.found_at = time.monotonic()
             return before + behind[_TOLD:]
         # The mark's first byte occurs in it only once.
         at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark) - _TOLD))
@@ -110,6 +114,18 @@ OUTPUT_BYTES = 64 << 20
 EXEC_SEC = 60.0
 """Deadline for starting a command."""
 _SIGNALLED = 128
+_LATE_SEC = 2.0
+"""How long background processes that a command left may still print; Docker waits as long."""
+
+
+async def _read(stream: OutputStream, end: EndOfOutput) -> bytes:
+    """Read on, but not for ever if a process that the ended command left holds its output open."""
+    if end.is_missing:
+        return await stream.read_output()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, end.found_at + _LATE_SEC - time.monotonic())):
+            return await stream.read_output()
+    return b""
 
 
 class Commands(ABC):
@@ -172,7 +188,7 @@ class Commands(ABC):
         try:
             async with asyncio.timeout(limit + 30):
                 async with stream.feed(source):
-                    while (data := await stream.read_output()) and await output.take(data):
+                    while (data := await _read(stream, end)) and await output.take(data):
                         pass
                     if not output.was_cut:
                         await output.finish()

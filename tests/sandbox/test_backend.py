@@ -160,6 +160,11 @@ async def test_a_command_that_takes_too_long_is_cut(sandbox: Sandbox) -> None:
     assert (await sandbox.shell("sleep 60", timeout_sec=1)).timed_out
 
 
+async def test_a_command_ends_although_a_process_that_it_left_holds_its_output(sandbox: Sandbox) -> None:
+    will_say(sandbox, ExecResult(3, b"done\n"))
+    assert await sandbox.shell("sleep 600 & echo done; exit 3", timeout_sec=60) == ExecResult(3, b"done\n")
+
+
 async def test_what_is_put_can_be_fetched_and_is_cut_at_the_limit(sandbox: Sandbox) -> None:
     await sandbox.put({"/some": FileEntry(None, 0o755), "/some/a.txt": FileEntry(b"first"), "/some/b": FileEntry(b"2")})
     assert await sandbox.fetch("/some", 100) == {"a.txt": b"first", "b": b"2"}
