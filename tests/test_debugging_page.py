@@ -194,7 +194,7 @@ def a_run_is_spoken_to(reader: Reader, folder: Path, slow_demo: DemoEndpoint) ->
         reader.until("spoken", lambda trial: trial.held)
         assert "tidy-notes/0  agent held" in reader.runs(reader.reads("tbench ps"))
         told = reader.runs(reader.reads(f'tbench say {TRIAL} "The log is in /var/log."', **put))
-        assert "gets this with the next message" in told
+        assert "gets this with the next observation" in told
         assert "/app#" in reader.runs(reader.reads(f"tbench attach {TRIAL} --once", **put))
         attaches(reader.reads(f"tbench attach {TRIAL}", **put), folder)
         attaches(reader.reads(f"tbench attach {TRIAL} --take", **put), folder, typed="echo by hand\r")
