@@ -181,7 +181,7 @@ class CutRun:
         for path in self.directory.glob("trials/**/checkpoints.jsonl"):
             *_, last, _ = ["", *path.read_text().split("\n")]
             with contextlib.suppress(ValueError):
-                if (pending := json.loads(last)["pending"]) is not None:
+                if (pending := json.loads(last).get("pending")) is not None:
                     found.add((str(path), pending["index"]))
         return found
 

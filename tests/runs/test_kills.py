@@ -10,7 +10,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,36 +58,38 @@ def check(run: CutRun, cuts: Counter[str]) -> None:
     assert not run.notes
 
 
-def test_sixty_kills_at_random_moments_lose_nothing(tmp_path: Path, tasks: Path, endpoint: FaultServer) -> None:
-    at, killed, moments = random.Random(45), 0, Counter[str]()
-    while killed < 60:
-        run = all_at_once(tmp_path / f"cut-{killed}", tasks, endpoint)
-        kills = Kills(run, at)
-        kills.until(60 - killed)
+def kill_often(most: int, seed: int, start: Callable[[int], CutRun], after_each: Callable[[CutRun], None]) -> str:
+    """Kill runs at random moments, `most` times in all, check what each came to, and return all their logs."""
+    at, killed, moments, logs = random.Random(seed), 0, Counter[str](), ""
+    while killed < most:
+        run = start(killed)
+        kills = Kills(run, at, partial(after_each, run))
+        kills.until(most - killed)
         run.finish()
         killed += kills.number
         moments += kills.moments
         check(run, kills.of_task)
-    print(killed, "kills:", dict(moments))
+        logs += (run.directory / "run.log").read_text()
+    print(killed, "kills:", dict(moments), logs.count("followed again"), "replays")
+    return logs
+
+
+def test_sixty_kills_at_random_moments_lose_nothing(tmp_path: Path, tasks: Path, endpoint: FaultServer) -> None:
+    kill_often(60, 45, lambda number: all_at_once(tmp_path / f"cut-{number}", tasks, endpoint), lambda _: None)
 
 
 def test_kills_that_take_a_container_with_them_lose_nothing(
     tmp_path: Path, tasks: Path, endpoint: FaultServer, engine: Engine
 ) -> None:
-    run, at = all_at_once(tmp_path / "cut", tasks, endpoint), random.Random(46)
+    at = random.Random(46)
 
-    def remove_one() -> None:
+    def remove_one(run: CutRun) -> None:
         if left := [note.sandbox for note in run.notes if note.sandbox and note.phase == "agent"]:
             with contextlib.suppress(NotFound):  # its replay had not begun when it was killed
                 engine.api.remove_container(at.choice(left), force=True)
 
-    kills = Kills(run, at, remove_one)
-    kills.until(20)
-    run.finish()
-    replayed = (run.directory / "run.log").read_text().count("followed again")
-    print(kills.number, "kills:", dict(kills.moments), replayed, "replays")
-    check(run, kills.of_task)
-    assert replayed
+    logs = kill_often(20, 46, lambda number: all_at_once(tmp_path / f"cut-{number}", tasks, endpoint), remove_one)
+    assert "followed again" in logs
 
 
 @pytest.fixture(params=[(), ("--live-restore",)], ids=["containers-end", "containers-live"])
