@@ -12,14 +12,19 @@ from harness.trajectory import Outcome, Step
 from tbench.checked_tests import failed_tests, read_tests
 from tbench.errors import UsageError
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, TrialResult, is_weak
-from tbench.scores.final_results import PRESSURE_JUMP_SEC, PRESSURE_LOAD, PRESSURE_STALL, exclude_uncounted
+from tbench.scores.final_results import (
+    PRESSURE_JUMP_SEC,
+    PRESSURE_LOAD,
+    PRESSURE_STALL,
+    exclude_uncounted,
+    shared_counts,
+)
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
 from tbench.storage.run_files import trial_directory
 from tbench.text import counted, names_text
 
 _LARGEST_BYTES = 1 << 20
 """Bytes of a verifier's file that are read, from its end."""
-_NO_SIGNS: Mapping[str, int] = {}
 SAMPLED_TRIALS = 60
 """Trials of each side whose steps are read, to see how its thinking and its replies were."""
 
@@ -96,12 +101,6 @@ def _image(image_id: str | None, origin: ImageOrigin | None) -> Image:
     return Image(image_id, known.digest, known.built_from)
 
 
-@lru_cache(maxsize=4096)
-def _shared(signs: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
-    """Return one dict for equal counts, which saves memory over thousands of trials."""
-    return dict(signs) or _NO_SIGNS
-
-
 def _trial(run: int, result: TrialResult) -> Trial:
     counted_result = exclude_uncounted(result)
     host = result.host if result.host is not None and (not result.passed or _is_pressed(result.host)) else None
@@ -119,7 +118,7 @@ def _trial(run: int, result: TrialResult) -> Trial:
         model_sec=result.timings.model_sec,
         command_sec=result.timings.command_sec,
         replies=result.replies.total,
-        signs=_shared(tuple(result.replies.signs.items())),
+        signs=shared_counts(tuple(result.replies.signs.items())),
         first=result.replies.first,
         host=host,
         out_of_memory=result.out_of_memory,

@@ -64,8 +64,6 @@ class Gateway:
         """Number of replies of the model."""
         self.is_full = False
         """Whether the last request was refused because the context is full."""
-        self.refused = 0
-        """Number of requests without the trial's secret."""
         self.serve = web.Server(self._handle, access_log=None)
 
     async def close(self) -> None:
@@ -92,7 +90,6 @@ class Gateway:
         if request.method == "HEAD" and not path:
             return web.Response()
         if not self._knows(request):
-            self.refused += 1
             raise Refused("unauthorized", "this endpoint belongs to another trial: the key is wrong")
         if request.method == "GET" and path == "/models":
             return web.json_response({"object": "list", "data": [self._card], "has_more": False})

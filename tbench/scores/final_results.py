@@ -29,8 +29,8 @@ HUMAN_TOUCHED, WENT_ON = "human_touched", "went_on"
 _EMPTY: Mapping[str, Any] = {}
 
 
-@lru_cache(maxsize=1024)
-def _interned(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+@lru_cache(maxsize=4096)
+def shared_counts(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
     """Return one shared dict for equal counts, which saves memory over thousands of trials."""
     return dict(counts) or _EMPTY
 
@@ -51,10 +51,10 @@ class CompactReplies(NamedTuple):
             return _NO_REPLIES
         return cls(
             total=seen.total,
-            models=_interned(tuple(seen.models.items())),
-            fingerprints=_interned(tuple(seen.fingerprints.items())),
-            weights=_interned(tuple(seen.weights.items())),
-            signs=_interned(tuple(seen.signs.items())),
+            models=shared_counts(tuple(seen.models.items())),
+            fingerprints=shared_counts(tuple(seen.fingerprints.items())),
+            weights=shared_counts(tuple(seen.weights.items())),
+            signs=shared_counts(tuple(seen.signs.items())),
             first=seen.first,
         )
 
