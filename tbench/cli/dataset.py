@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from tbench.datasets.cache import CachedDataset
     from tbench.datasets.known_dataset import Access, KnownDataset
-    from tbench.sandbox.docker.engine import Engine
-    from tbench.tasks.environment import Environment
+    from tbench.fleet.engines import Engines
+    from tbench.tasks.task import Task
 
 COMMANDS = {
     "list": LazyCommand("tbench.cli.dataset", "list_datasets", "List the known datasets."),
@@ -42,7 +42,7 @@ _ACCESS_SETTINGS = {"tasks.registry", "tasks.offline"}
 _PREFETCH_SETTINGS = {
     *("tasks.include", "tasks.exclude", "tasks.limit"),
     *("sandbox.build", "sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec"),
-    "sandbox.container_proxy",
+    *("sandbox.container_proxy", "sandbox.engines"),
 }
 """Settings that only affect `--prefetch`: which images to fetch, and how."""
 _name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
@@ -131,8 +131,8 @@ def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     """Pull or build the images of a dataset's chosen tasks; return whether all of them exist afterwards."""
     from tbench.cli.execute import tasks_as_configured
     from tbench.cli.interruption import run_interruptibly
-    from tbench.runs.preflight import not_runnable_tasks, refusal_words, task_environments
-    from tbench.sandbox.docker.engine import Engine
+    from tbench.fleet.engines import Engines
+    from tbench.runs.preflight import not_runnable_tasks, refusal_words
     from tbench.tasks.sources import TaskChoice, read_paths
 
     chosen = config.tasks
@@ -142,34 +142,28 @@ def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     for task, error in refused.items():
         print_line(refusal_words(task, error), err=True)
     able = [task for task in tasks.tasks if task.name not in refused]
-    engine = Engine.connect()
+    engines = Engines.connect(config.sandbox)
     try:
-        return run_interruptibly(_images(engine, [each for task in able for each in task_environments(task)], config))
+        return run_interruptibly(_get_images(engines, able, config))
     finally:
-        engine.close()
+        engines.close()
 
 
-async def _images(engine: Engine, environments: Sequence[Environment], config: RunConfig) -> bool:
-    from tbench.errors import TrialError
-    from tbench.runs.preflight import report_prefetched
+async def _get_images(engines: Engines, tasks: Sequence[Task], config: RunConfig) -> bool:
+    from tbench.runs.preflight import get_ready
+    from tbench.runs.run import require_capabilities
+    from tbench.sandbox.backend import SandboxSettings, open_backend
     from tbench.sandbox.container_proxy import container_proxy
-    from tbench.sandbox.docker.image import Images
-    from tbench.sandbox.docker.manifest import describe_pulls
-    from tbench.sandbox.docker.pulls import Pulls
 
     def say(line: str) -> None:
         print_line(line, err=True)
 
     sandbox = config.sandbox
-    pulls = Pulls(engine, at_once=sandbox.pull_concurrency, pull_sec=sandbox.pull_timeout_sec, say=say)
-    proxy = container_proxy(sandbox.container_proxy)
-    images = Images(engine, build=sandbox.build, pull=sandbox.pull, pulls=pulls, say=say, proxy=proxy)
-    for line in await describe_pulls(engine, await images.to_pull(environments), ask=not config.tasks.offline):
-        say(line)
-    found = await images.get_all(environments)
-    failed = {name: image for name, image in found.items() if isinstance(image, TrialError)}
-    report_prefetched(environments, failed, say)
-    return not failed
+    settings = SandboxSettings("pull", sandbox, container_proxy=container_proxy(sandbox.container_proxy))
+    backend = engines.backend(settings)
+    require_capabilities(config.verify, sandbox, backend)
+    async with open_backend(backend, say):
+        return await get_ready(backend, tasks, say, offline=config.tasks.offline, prefetch=True)
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)

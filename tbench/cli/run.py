@@ -65,14 +65,11 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import MachineConnector
     from tbench.runs.regrade import regrade as verify_again
-    from tbench.sandbox.docker.backend import DockerBackend
 
     def say(text: str) -> None:
         print_line(text, err=True)
 
-    changes = run_interruptibly(
-        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, say, MachineConnector)
-    )
+    changes = run_interruptibly(verify_again(MachineConnector, Path(run), tuple(task or ()), seed, say))
     for change in changes:
         became = _verdict_text(change.after) if change.after else f"unchanged: {change.why_not}"
         print_line(f"{change.before.task} seed {change.before.seed}: {_verdict_text(change.before)} -> {became}")

@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 _SHOWN_OF_KIND = 3
 """Number of hints and notes of each kind that are printed."""
+_MEASURED_SETTINGS = (
+    SELECTION_SETTINGS | TRIAL_SETTINGS | {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
+)
+"""Settings of commands that run oracle and nop."""
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS | TRIAL_SETTINGS)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURED_SETTINGS)
 @click.option(
     "--run/--static",
     "runs",
@@ -143,10 +147,8 @@ def list_tasks(given: GivenSettings[RunConfig]) -> None:
 
 # `tbench calibrate`
 
-_SANDBOX = {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
 
-
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS | TRIAL_SETTINGS | _SANDBOX)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURED_SETTINGS)
 @click.option(
     "-k",
     "repetitions",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tbench.agents.recipe import NO_SESSION, is_recipe
 from tbench.agents.trial_agent import OracleAgent
@@ -136,25 +136,23 @@ def task_environments(task: Task) -> list[Environment]:
     return found
 
 
-async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offline: bool, prefetch: bool) -> None:
-    """Report what has to be pulled for these tasks, and prefetch it if asked to.
+async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offline: bool, prefetch: bool) -> bool:
+    """Report what has to be pulled for these tasks, and prefetch it if asked to; return whether no image is missing.
 
     A task whose image is unavailable is reported; its trials end with the error, the others run.
     """
     if not isinstance(backend, HoldsImages):
-        return
+        return True
     environments = [each for task in tasks for each in task_environments(task)]
     for line in await backend.describe_pulls(environments, ask=not offline):
         say(line)
-    if prefetch:
-        report_prefetched(environments, await backend.prefetch(environments), say)
-
-
-def report_prefetched(environments: Sequence[Environment], failed: Mapping[str, TrialError], say: Say) -> None:
-    """Report the result of prefetching images."""
+    if not prefetch:
+        return True
+    failed = await backend.prefetch(environments)
     for name, error in failed.items():
         say(f"{name} has no image: {error.type}: {one_line(str(error), 300)}")
     say(f"images: {len(environments) - len(failed)} of {len(environments)} available")
+    return not failed
 
 
 class ImageRemover:

@@ -64,17 +64,16 @@ class Kept:
 
 
 async def regrade(
-    make_backend: MakeBackend,
+    machines: Callable[[SandboxConfig], Callable[[str], MakeBackend]],
     run_dir: Path,
     patterns: tuple[str, ...],
     seed: int | None,
     say: Say,
-    machines: Callable[[SandboxConfig], Callable[[str], MakeBackend]] | None = None,
 ) -> list[Regraded]:
     """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
 
-    `patterns` (globs of task names) and `seed` select trials. `machines` returns the backend of a machine by name, for
-    runs on several machines. Raises UsageError before anything is changed.
+    `patterns` (globs of task names) and `seed` select trials. `machines` gives the backend of a machine by its name,
+    which is empty if any machine of the run will do. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
     document = stored.document
@@ -93,12 +92,10 @@ async def regrade(
         if not kept:
             raise UsageError(f"{run_dir}: none of these trials were kept; run with --keep or --snapshot")
         settings, backends = sandbox_settings(document), dict[str, Backend]()
-        on_machine = machines(document.config.sandbox) if machines is not None else None
+        on_machine = machines(document.config.sandbox)
         async with contextlib.AsyncExitStack() as stack:
             for machine in dict.fromkeys(map(_kept_machine, kept)):
-                has_own = machine or document.config.sandbox.has_no_engine
-                made = on_machine(machine)(settings) if has_own and on_machine is not None else make_backend(settings)
-                backends[machine] = await stack.enter_async_context(open_backend(made, say))
+                backends[machine] = await stack.enter_async_context(open_backend(on_machine(machine)(settings), say))
             return [change async for change in _regrade_all(document, store, kept, backends, say)]
     finally:
         store.close()

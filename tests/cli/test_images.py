@@ -154,6 +154,8 @@ def test_the_images_of_a_dataset_are_got_without_a_run(
     given = {"TBENCH_TASKS_REGISTRY": str(place), "TBENCH_CACHE": str(tmp_path / "cache")}
     pull = ("dataset", "pull", "made-up")
     assert tbench(*pull, **given).returncode == 0 and not is_there(engine, image.at(front))
+    done = tbench(*pull, "--prefetch", "-t", "good", "--engine", f"oci:{tmp_path / 'store'}", **given)
+    assert done.returncode == 2 and done.stderr.startswith("tbench: --prefetch: ")
     done = tbench(*pull, "--prefetch", "-t", "good", **given)
     assert done.returncode == 0 and done.stdout.startswith(str(tmp_path / "cache"))
     assert "good: pulled" in done.stderr and done.stderr.endswith("images: 1 of 1 available\n")

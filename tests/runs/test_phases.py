@@ -152,7 +152,7 @@ async def test_a_kept_container_is_verified_again_on_the_verifiers_network(
         first = await execute_run(
             plan, TaskSet((task,), {}), run, OracleAgent, Events(), backend=backend(sandbox_settings(plan))
         )
-        (change,) = await regrade(backend, run, (), None, print)
+        (change,) = await regrade(lambda _: lambda _: backend, run, (), None, print)
     finally:
         left = {"label": f"{LABEL_RUN}={plan.run}"}
         containers = await engine.call(engine.api.containers, all=True, filters=left)

@@ -166,7 +166,7 @@ async def test_handovers_of_steps_are_verified_again_without_the_agents_containe
     engine: Engine, execute: Execute, make_task: MakeTask, tmp_path: Path
 ) -> None:
     await execute(originals(make_task) / "survey", OracleAgent)
-    (change,) = await regrade(partial(DockerBackend, engine), tmp_path / "run", (), None, print)
+    (change,) = await regrade(lambda _: lambda _: partial(DockerBackend, engine), tmp_path / "run", (), None, print)
     after = change.after
     assert after is not None, change.why_not
     assert (after.task, after.reward, after.reward_all_steps, after.integrity.regrades) == ("survey", 1.0, 1.0, 1)

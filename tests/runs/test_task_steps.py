@@ -34,7 +34,7 @@ from tbench.runs.run import execute_run
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import ExecResult
+from tbench.sandbox.backend import ExecResult, MakeBackend
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summarise import summarise
 from tbench.storage.read_run import read_run, read_steps, read_trajectory
@@ -461,7 +461,7 @@ async def test_steps_that_were_judged_in_the_agents_own_container_are_not_verifi
     plan = a_plan(agent="nop", keep="all", source=str(path))
     backend = Reopening(lambda _: JudgedSandbox(text(1), text(1)))
     await execute_run(plan, tasks, directory, lambda: Worker([]), Events(), backend=backend)
-    (change,) = await regrade(lambda _: backend, directory, (), None, print)
+    (change,) = await regrade(lambda _: lambda _: lambda _: backend, directory, (), None, print)
     why_not = "the handover of its step one is missing; run the trial again"
     assert (change.after, change.why_not) == (None, why_not)
     (result,) = read_run(directory).results
@@ -478,11 +478,21 @@ async def test_the_handover_of_each_step_is_verified_again_without_the_agents_sa
     tasks, directory = read_tasks(str(path)), tmp_path / "done"
     sandboxes = iter([FakeSandbox(), *(FakeSandbox(text(each)) for each in (1, 0, 0.5, 1))])
     backend = FakeBackend(lambda _: next(sandboxes))
-    plan = a_plan(agent="nop", source=str(path))
+    plan = a_plan(agent="nop", source=str(path), engines=("unix:///run/other.sock",))
     await execute_run(plan, tasks, directory, lambda: Worker([]), Events(), backend=backend)
     (before,) = read_run(directory).results
     assert [(step.reward, step.begun) for step in before.task_steps] == [(1.0, True), (0.0, True), (None, False)]
-    (change,) = await regrade(lambda _: backend, directory, (), None, print)
+    asked: list[tuple[tuple[str, ...], str]] = []
+
+    def machines(sandbox: SandboxConfig) -> Callable[[str], MakeBackend]:
+        def on_machine(machine: str) -> MakeBackend:
+            asked.append((sandbox.engines, machine))
+            return lambda _: backend
+
+        return on_machine
+
+    (change,) = await regrade(machines, directory, (), None, print)
+    assert asked == [(("unix:///run/other.sock",), "")], "any engine of the run, not the one that is found here"
     after = change.after
     assert after is not None, change.why_not
     # The step that was never come to stays so.

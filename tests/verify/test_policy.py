@@ -440,7 +440,7 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
     directory, result, name = await run_trial(make_task(test=COUNTS.format(2)), keep="failed")
     assert (result.reward, await left(engine, name)) == (0.0, (1, 0))
     await remove_leftovers(engine)
-    changes = await regrade(partial(DockerBackend, engine), directory, (), None, print)
+    changes = await regrade(lambda _: lambda _: partial(DockerBackend, engine), directory, (), None, print)
     assert [(change.before.reward, change.after and change.after.reward) for change in changes] == [(0.0, 1.0)]
     lines = [TrialResult.model_validate_json(line) for line in (directory / "results.jsonl").read_text().splitlines()]
     assert [(line.reward, line.final, line.integrity.regrades) for line in lines] == [(0.0, False, 0), (1.0, True, 1)]
@@ -464,7 +464,7 @@ async def test_a_pass_of_a_trial_that_is_verified_again_is_compared_with_the_ora
         "trials": [trial],
     }
     save_calibration(Calibration.model_validate(known))
-    (change,) = await regrade(partial(DockerBackend, engine), directory, (), None, print)
+    (change,) = await regrade(lambda _: lambda _: partial(DockerBackend, engine), directory, (), None, print)
     assert change.after is not None and change.after.reward == 1.0
     words = "unlike-oracle: of 1 tests that the oracle passes 1 not shown (t::test_a)"
     assert change.after.integrity.tamper[-1] == words
@@ -476,7 +476,7 @@ async def test_a_trial_is_verified_again_with_the_variables_that_it_was_allowed(
     monkeypatch.setenv("FOR_TESTS", "1")
     path = make_task(test="echo $REWARD > /logs/verifier/reward.txt\n", toml=ASKING)
     directory, result, _ = await run_trial(path, keep="all", allow_env=("FOR_TESTS",))
-    changes = await regrade(partial(DockerBackend, engine), directory, (), None, print)
+    changes = await regrade(lambda _: lambda _: partial(DockerBackend, engine), directory, (), None, print)
     assert [result.reward, *(change.after and change.after.reward for change in changes)] == [1.0, 1.0]
 
 
@@ -491,7 +491,7 @@ async def test_a_snapshot_is_verified_again_as_it_was_before_the_verifier(
 ) -> None:
     directory, result, name = await run_trial(make_task(test=COUNTS.format(1)), snapshot=True)
     assert (result.reward, await left(engine, name)) == (1.0, (0, 1))
-    changes = await regrade(partial(DockerBackend, engine), directory, ("small-*",), 0, print)
+    changes = await regrade(lambda _: lambda _: partial(DockerBackend, engine), directory, ("small-*",), 0, print)
     after = changes[0].after
     assert after is not None and after.reward == 1.0
     assert after.image_origin is not None and after.image_origin.how == "snapshot"

@@ -339,7 +339,7 @@ async def test_artifacts_can_be_verified_again_without_the_agents_container(
     run, result = await run_trial(make_task(toml=DONE + SEPARATE + LIMITS, test=marker), "touch /app/done")
     assert result.reward == 1.0
     assert not await left(engine, result.run)
-    changes = await regrade(partial(DockerBackend, engine), run, (), None, print)
+    changes = await regrade(lambda _: lambda _: partial(DockerBackend, engine), run, (), None, print)
     after = changes[0].after
     assert after is not None, changes[0].why_not
     assert (after.reward, after.integrity.verify, after.integrity.regrades) == (1.0, "separate", 1)
