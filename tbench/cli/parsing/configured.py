@@ -107,8 +107,13 @@ COST_SETTINGS = {each.path for each in iter_settings(RunConfig) if each.section 
 
 
 def given_cost(given: GivenSettings[RunConfig], stored: CostConfig) -> CostConfig:
-    """Return the prices of a stored run, with the given ones on top. Raises UsageError."""
+    """Return the prices of a stored run, with the given ones on top. Raises UsageError, also for other settings.
+
+    In a file, settings of other sections are for other commands.
+    """
     values = [value for value in given.values if value.setting.path in COST_SETTINGS]
+    if others := [value.origin for value in given.values if value not in values and value.origin.startswith("-c ")]:
+        raise UsageError(f"{others[0]}: has no effect on a stored run; only prices can be set, such as cost.hour_price")
     return given.layers.resolve(values, RunConfig(cost=stored)).config.cost
 
 

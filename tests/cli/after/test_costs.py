@@ -58,6 +58,12 @@ def test_prices_that_make_no_sense_are_refused_in_one_line(tmp_path: Path, given
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and "cost" in done.stderr
 
 
+@pytest.mark.parametrize(("command", "names"), [("summary", ["one"]), ("compare", ["one", "other"])])
+def test_a_setting_that_is_no_price_is_refused_for_a_stored_run(tmp_path: Path, command: str, names: list[str]) -> None:
+    done = tbench(command, *(str(a_run(tmp_path, name, (1.0,))) for name in names), "-c", "model.name=other")
+    assert done.returncode == 2 and done.stderr.startswith("tbench: -c model.name: ")
+
+
 def test_a_comparison_has_the_cost_of_both_and_their_ratio(tmp_path: Path) -> None:
     one, other = a_run(tmp_path, "one", (1.0, 1.0)), a_run(tmp_path, "other", (1.0, 0.0), scale=3)
     found = json.loads(tbench("compare", str(one), str(other), "--json", *PRICES).stdout)
