@@ -118,6 +118,8 @@ class Outcome(StrEnum):
     AGENT_TIMEOUT = "agent_timeout"
     FORMAT_LIMIT = "format_limit"
     TERMINAL_LOST = "terminal_lost"
+    DISK_LIMIT = "disk_limit"
+    """It wrote more than its container may hold."""
 
 
 class Step(Frozen):

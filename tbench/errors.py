@@ -50,6 +50,7 @@ TrialError
 │   ├── verifier_bad_reward   task      stands
 │   ├── verifier_tampered     agent     stands
 │   ├── artifacts_too_large   agent     stands
+│   ├── disk_full             agent     stands
 │   ├── tests_missing         task      stands
 │   └── verifier_never_ran    infra     again
 └── result
@@ -159,6 +160,7 @@ KINDS: dict[str, Kind] = {
     "artifacts_too_large": Kind(
         Stage.VERIFIER, Blame.AGENT, False, "the agent's artifacts for the verifier exceed the limit"
     ),
+    "disk_full": Kind(Stage.VERIFIER, Blame.AGENT, False, "the agent wrote too much for the verifier to run"),
     "tests_missing": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier's own image has no /tests/test.sh"),
     "result_unwritable": Kind(Stage.RESULT, Blame.INFRA, True, "the trial's files could not be written"),
     "internal": Kind(Stage.AGENT, Blame.HARNESS, False, "a bug in tbench; the traceback is stored with the result"),

@@ -248,6 +248,7 @@ _LIMITS = {
     "agent_timeout": "the agent's time was up",
     "format_limit": "too many unusable replies in a row",
     "terminal_lost": "the terminal was lost",
+    "disk_limit": "its container had no disk left (storage_mb)",
 }
 """Meaning of the outcomes that end a trial early."""
 

@@ -19,12 +19,14 @@ class LimitState(StrEnum):
     NOT_IN_FORCE = "not in force"
     UNSEEN = "cannot be seen"
     """The container cannot see its own cgroup."""
+    WATCHED = "only watched"
+    """An agent that exceeds it ends."""
 
 
 def describe_limits(limits: Mapping[str, str], *, disk: bool = False) -> str:
     """Describe the limits that are not enforced on one machine; empty if all are. `disk` includes the disk limit."""
     parts = []
-    for state in (LimitState.NOT_IN_FORCE, LimitState.UNSEEN):
+    for state in (LimitState.NOT_IN_FORCE, LimitState.UNSEEN, LimitState.WATCHED):
         if names := [name for name, each in limits.items() if each == state and (disk or name != DISK)]:
             parts.append(f"{', '.join(names)} {state}")
     return "; ".join(parts)

@@ -177,6 +177,12 @@ def _out_of_memory(evidence: Evidence) -> str | None:
     )
 
 
+def _disk_limit(evidence: Evidence) -> str | None:
+    if evidence.trial.outcome is not Outcome.DISK_LIMIT:
+        return None
+    return "disk_limit: more was written than the container may hold"
+
+
 def _context_full(evidence: Evidence) -> str | None:
     window = evidence.limits.context_tokens
     of = f" of {window:,} tokens" if window is not None else ""
@@ -327,6 +333,7 @@ RULES: tuple[Rule, ...] = (
         levers=("overrides.memory_mb", "image"),
         otherwise="model",
     ),
+    Rule("disk_limit", "disk limit", "model", "outcome `disk_limit`", _disk_limit),
     Rule(
         "context_full",
         "context full",

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.checkpoint import FollowedAgain
-from harness.concurrency import all_of
+from harness.concurrency import all_of, wait_until_ended
+from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
@@ -29,7 +30,17 @@ from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import Cut, TrialPlan, TrialProgress, phase_event
-from tbench.sandbox.backend import Backend, HasLogs, Keeps, NoticesVisitors, Sandbox, Snapshots, Survives, use_network
+from tbench.sandbox.backend import (
+    Backend,
+    BoundsDisk,
+    HasLogs,
+    Keeps,
+    NoticesVisitors,
+    Sandbox,
+    Snapshots,
+    Survives,
+    use_network,
+)
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
@@ -361,7 +372,7 @@ class Trial:
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
         try:
             async with self._control.agent_at_work(agent):
-                part.report = await part.agent.work(workplace)
+                part.report = await self._work_within_disk(part.agent, workplace)
         except TrialError as error:
             if hands_over(part.task) and error.type not in _SANDBOX_GONE:
                 await save_artifacts(part.task, self._sandbox, part.directory, self._verify_in.artifacts_mb)
@@ -370,6 +381,26 @@ class Trial:
             part.agent_sec = time.monotonic() - started
             part.log.close()
             part.checkpoints.close()
+
+    async def _work_within_disk(self, agent: TrialAgent, place: Workplace) -> AgentReport:
+        """Let the agent work until it ends, or has written too much."""
+        if not isinstance(place.sandbox, BoundsDisk):
+            return await agent.work(place)
+        working = asyncio.ensure_future(agent.work(place))
+        exceeding = asyncio.ensure_future(place.sandbox.disk_exceeded())
+        try:
+            await asyncio.wait({working, exceeding}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            working.cancel()
+            exceeding.cancel()
+            await wait_until_ended(working, exceeding)
+        if exceeding.cancelled():
+            return working.result()
+        exceeding.result()
+        trajectory = agent.partial()
+        if trajectory is not None:
+            trajectory = trajectory.model_copy(update={"outcome": Outcome.DISK_LIMIT})
+        return AgentReport(Outcome.DISK_LIMIT, trajectory)
 
     def _followed_again(self) -> FollowedAgain | None:
         """Return the steps that are replayed because the sandbox of another process is gone, if any."""
@@ -402,6 +433,10 @@ class Trial:
             part.verdict = verdict = await self._judge(part)
         except VerifierFailed as failure:
             part.verdict = failure
+            raise
+        except TrialError as error:
+            if part.outcome is Outcome.DISK_LIMIT and error.kind.retryable:
+                raise TrialError("disk_full", f"the agent wrote too much, and then: {error}") from error
             raise
         finally:
             part.verifier_sec = time.monotonic() - started

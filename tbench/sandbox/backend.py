@@ -233,6 +233,14 @@ class HidesSecrets(Protocol):
 
 
 @runtime_checkable
+class BoundsDisk(Protocol):
+    """A sandbox that notices when its agent writes too much."""
+
+    async def disk_exceeded(self) -> None:
+        """Wait until the agent has written more than it may; its processes are killed then."""
+
+
+@runtime_checkable
 class MakesRoom(Protocol):
     """A sandbox whose limits can be raised from outside."""
 

@@ -21,6 +21,7 @@ from tbench.sandbox.backend import (
     background_copy,
 )
 from tbench.sandbox.commands import OUTPUT_BYTES, Commands, EndOfOutput
+from tbench.sandbox.disk_watch import WatchedDisk
 from tbench.sandbox.pinning import Lease
 from tbench.sandbox.recipe import SandboxRecipe
 from tbench.sandbox.startup import wait_until_healthy
@@ -52,6 +53,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
         self._commands = commands
         self.lease = Lease()
         """CPUs and GPUs reserved for it, released when it is removed or kept."""
+        self.disk: WatchedDisk | None = None
+        """Its disk, if an agent works in it."""
 
     @abstractmethod
     async def logs(self) -> Mapping[str, bytes]:
@@ -61,6 +64,9 @@ class BaseContainer(ABC, Generic[RecipeType]):
     @abstractmethod
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel is known to have killed one of its processes for lack of memory."""
+
+    async def disk_exceeded(self) -> None:
+        await (self.disk.exceeded() if self.disk is not None else asyncio.Future())
 
     @abstractmethod
     async def put(self, files: Mapping[str, FileEntry]) -> None:

@@ -68,6 +68,7 @@ _ENDS = {
     "agent_timeout": "out of time",
     "format_limit": "without usable replies",
     "terminal_lost": "without a terminal",
+    "disk_limit": "with too much written",
 }
 """How trials ended early, in words; other outcomes are words already."""
 _METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}

@@ -52,6 +52,7 @@ CASES: dict[str, Evidence] = {
     "setup": failed(error="internal"),
     "task": failed(error="verifier_timeout", host=CALM),
     "out_of_memory": failed(out_of_memory=True),
+    "disk_limit": failed(outcome=Outcome.DISK_LIMIT),
     "context_full": failed(outcome=Outcome.CONTEXT_LIMIT),
     "reply_cut": failed(outcome=Outcome.STEP_LIMIT, signs={"cut": 3}),
     "parser": failed(outcome=Outcome.FORMAT_LIMIT, signs={"raw_tool_call": 6}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,13 @@ from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
+from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import engine_errors, ensure_scratch_image, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.manifest import describe_pulls
+from tbench.sandbox.docker.manifest import describe_pulls, free_bytes
 from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networks import (
     closed_network,
@@ -85,6 +86,7 @@ class DockerBackend:
         """Names of environments with services whose files were checked against the task's hash."""
         self._cpus, self._gpus = UnitPool(()), UnitPool(())
         self._limits_disk = engine.info.may_limit_disk
+        self._disk_watch = DiskWatch(self._free_mb, self._written_mb, lambda line: self._say(line))
         self._limits: dict[str, LimitState] = {}
         """States of limits by name, as far as they are known."""
         self._checking_tools = asyncio.Lock()
@@ -186,6 +188,7 @@ class DockerBackend:
         await self._originals.close()
         if failures := await remove_refused(self._engine):
             self._say(failures)
+        await self._disk_watch.close()
         if self._memory_watch is not None:
             self._memory_watch.close()
         if self._owns_engine:
@@ -358,7 +361,25 @@ class DockerBackend:
             lease.release()
             raise
         container.lease = lease
+        self._watch_disk(container, recipe, None if self._limits_disk else recipe.storage_mb)
         return container
+
+    def _watch_disk(self, container: Container, recipe: Recipe, limit_mb: float | None) -> None:
+        """Watch what an agent writes; `limit_mb` is the limit that the engine does not enforce."""
+        if not recipe.is_fresh:
+            container.disk = self._disk_watch.add(
+                container.container_id, recipe.trial, limit_mb, container.end_processes
+            )
+
+    async def _free_mb(self) -> float | None:
+        free = await free_bytes(self._engine)
+        return None if free is None else free / (1 << 20)
+
+    async def _written_mb(self, _: Collection[str]) -> dict[str, float]:
+        """Return the megabytes that each running container of this run has written. Raises EngineError."""
+        label = f"{LABEL_RUN}={self._settings.run}"
+        found = await self._engine.call(self._engine.api.containers, size=True, filters={"label": label}, again=True)
+        return {each["Id"]: each.get("SizeRw", 0) / (1 << 20) for each in found}
 
     def _lease(self, recipe: Recipe) -> Lease:
         cpus, gpus = self._cpus.take(recipe.limits.cpus), self._gpus.take(recipe.gpus)
@@ -388,9 +409,9 @@ class DockerBackend:
         return container
 
     def _leave_disk_unlimited(self, why: str) -> None:
-        if self._limits.get(DISK) != LimitState.NOT_IN_FORCE:
-            self._limits[DISK] = LimitState.NOT_IN_FORCE
-            self._say(f"storage_mb is not enforced: {why}")
+        if self._limits.get(DISK) != LimitState.WATCHED:
+            self._limits[DISK] = LimitState.WATCHED
+            self._say(f"storage_mb is only watched: {why}")
 
     async def _start_with_tools(self, recipe: Recipe) -> Container:
         """Start a container, a second time if the tools volume was missing or damaged. Raises TrialError."""
@@ -457,9 +478,11 @@ class DockerBackend:
             with engine_errors(f"continuing the kept container {kept[:12]}", "sandbox_lost"):
                 await self._engine.call(self._engine.api.unpause, kept)
         recipe = await self._recipe(environment, trial, image, environment.variables())
+        limit_mb = None
         if not state["HostConfig"].get("StorageOpt"):
-            recipe = dataclasses.replace(recipe, storage_mb=None)  # copies have no limit either
+            limit_mb, recipe = recipe.storage_mb, dataclasses.replace(recipe, storage_mb=None)
         container = Container(self._engine, kept, recipe, self._memory_watch, self._originals)
+        self._watch_disk(container, recipe, limit_mb)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)
         return container if project is None else await self._with_services(container, recipe, project)

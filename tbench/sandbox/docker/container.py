@@ -314,8 +314,7 @@ class Container(BaseContainer[Recipe]):
             used = await self._engine.call(self._engine.api.stats, self.container_id, stream=False, again=True)
             processes = used.get("pids_stats", {}).get("current", 0)
             if processes >= min(_FULL * self._limits.pids, self._limits.pids - _MIN_FREE_PIDS):
-                # From another cgroup, and all at once, so that a fork bomb cannot refill.
-                await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
+                await self._kill_processes()
                 repairs.append(f"processes: {processes} of {self._limits.pids} were running; all were killed")
             if _held_mb(used.get("memory_stats", {})) >= _FULL * self._limits.memory_mb and await self._raise_memory():
                 limit_mb = self._limits.memory_mb + _MORE_MEMORY_MB
@@ -323,6 +322,19 @@ class Container(BaseContainer[Recipe]):
                     f"memory: {self._limits.memory_mb:.0f} MB were used up; {limit_mb:.0f} MB are allowed now"
                 )
         return tuple(repairs)
+
+    async def _kill_processes(self) -> None:
+        """Kill all processes except our init. Raises EngineError."""
+        # From another cgroup, and all at once, so that a fork bomb cannot refill.
+        await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
+
+    async def end_processes(self) -> None:
+        """Kill all processes, or else stop the container. Never raises."""
+        try:
+            await self._kill_processes()
+        except EngineError:  # perhaps because the disk is full
+            with contextlib.suppress(EngineError):
+                await self._engine.call(self._engine.api.kill, self.container_id)
 
     async def _raise_memory(self) -> bool:
         """Allow more memory; returns False if the engine cannot change limits, as Podman 4. Raises EngineError."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import platform
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from harness.concurrency import cancel
-from tbench.config.limits_in_force import LimitState, describe_limits
+from tbench.config.limits_in_force import DISK, LimitState, describe_limits
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import TOOLS, Capacity, SandboxSettings, Say, open_backend
+from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.image import Image
 from tbench.sandbox.leftovers import Reaped
 from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
@@ -48,6 +51,7 @@ class OciBackend:
         self._limits: dict[str, LimitState] = {}
         self._cpus = UnitPool(())
         self._say: Say = lambda _: None
+        self._disk_watch = DiskWatch(self._free_mb, self._written_mb, lambda line: self._say(line))
         self._reaping: asyncio.Task[Reaped] | None = None
         self._kept_mb = 0.0
         self._runtime_version = ""
@@ -113,6 +117,7 @@ class OciBackend:
     async def close(self) -> None:
         if self._reaping is not None:
             await cancel(self._reaping)
+        await self._disk_watch.close()
         await self._place.originals.close()
 
     def capacity(self) -> Capacity:
@@ -180,7 +185,26 @@ class OciBackend:
             release()
             raise
         container.lease = Lease(cpus, (), release)
+        self._watch_disk(container, recipe)
         return container
+
+    def _watch_disk(self, container: OciContainer, recipe: SandboxRecipe) -> None:
+        """Watch what an agent writes, from the container's start on."""
+        if recipe.storage_mb is not None and DISK not in self._limits:
+            self._limits[DISK] = LimitState.WATCHED
+            self._say("storage_mb is only watched: a directory of this machine has no quota")
+        if not recipe.is_fresh:
+            name = container.container_id
+            container.disk = self._disk_watch.add(name, recipe.trial, recipe.storage_mb, container.end_processes)
+
+    async def _free_mb(self) -> float | None:
+        return (await asyncio.to_thread(shutil.disk_usage, self._store.containers)).free / (1 << 20)
+
+    async def _written_mb(self, names: Collection[str]) -> dict[str, float]:
+        layers = {name: self._store.containers / name / "upper" for name in names}
+        return await asyncio.to_thread(
+            lambda: {name: _disk_use_mb(layer) for name, layer in layers.items() if layer.is_dir()}
+        )
 
     def _recipe(self, environment: Environment, trial: str, image: Image, variables: dict[str, str]) -> SandboxRecipe:
         task, settings = environment.settings, self._settings
@@ -200,6 +224,7 @@ class OciBackend:
             agent_user=environment.user,
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
+            storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
             no_new_privileges=settings.config.no_new_privileges,
             cap_add=settings.config.cap_add,
         )
@@ -211,7 +236,9 @@ class OciBackend:
         if state is None or image is None or not state.is_running:
             raise TrialError("sandbox_lost", f"the kept container {kept[-12:]} is gone")
         recipe = self._recipe(environment, trial, image, environment.variables())
-        return OciContainer(self._place, self._with_original(recipe), directory, state)
+        container = OciContainer(self._place, self._with_original(recipe), directory, state)
+        self._watch_disk(container, recipe)
+        return container
 
     async def from_snapshot(self, environment: Environment, trial: str, image_id: str) -> OciContainer:
         image = self._place.images.find(image_id)
@@ -229,6 +256,16 @@ async def set_up(store: Store, say: Say) -> None:
     """Get the tools, and start a container. Raises UsageError."""
     async with open_backend(OciBackend(store, SandboxSettings("setup")), say):
         pass
+
+
+def _disk_use_mb(folder: Path) -> float:
+    """Return the megabytes of all files below a folder, as far as they can be read."""
+    blocks = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                blocks += Path(directory, name).lstat().st_blocks
+    return blocks / 2048
 
 
 def machine_capacity() -> Capacity:

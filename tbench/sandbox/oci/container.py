@@ -352,13 +352,26 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         count = stats["pids"].get("current", 0)
         if count < min(_FULL * limit, limit - _MIN_FREE_PIDS):
             return []
+        await self._kill_processes()
+        return [f"processes: {count} of {limit} were running; all were killed"]
+
+    async def _kill_processes(self) -> None:
+        """Kill all processes except our init. Raises OciError, OSError, ValueError, TimeoutError."""
         # While all are stopped, so that a fork bomb cannot refill.
         async with self._paused():
             for pid in json.loads(await self._runtime("ps", "--format", "json")) or ():
                 with contextlib.suppress(ProcessLookupError):
                     if pid != self._state.pid:
                         os.kill(pid, signal.SIGKILL)
-        return [f"processes: {count} of {limit} were running; all were killed"]
+
+    async def end_processes(self) -> None:
+        """Kill all processes, or else stop the container. Never raises."""
+        try:
+            await self._kill_processes()
+        except (OciError, OSError, ValueError, TimeoutError):  # without cgroups they cannot be listed
+            with contextlib.suppress(OSError):
+                if self._state.is_running:
+                    os.kill(self._state.pid, signal.SIGKILL)
 
     async def _free_memory(self) -> list[str]:
         usage = json.loads(await self._runtime("events", "--stats"))["data"]["memory"]

@@ -114,7 +114,7 @@ async def test_an_engine_that_cannot_limit_a_disk_is_asked_once_and_trials_go_on
         for _ in range(2):
             await (await backend.sandbox(agent_environment(task), "t")).remove()
     if not engine.info.may_limit_disk:
-        assert len([line for line in said if line.startswith("storage_mb is not enforced: ")]) == 1
+        assert len([line for line in said if line.startswith("storage_mb is only watched: ")]) == 1
 
 
 async def test_a_trial_has_cpus_of_its_own_which_nproc_tells(engine: Engine, tools_volume: str, make_task: Any) -> None:

@@ -400,7 +400,7 @@ class ComposeContainer(Container):
             # A kept container, whose network fresh containers share.
             recipe = replace(recipe, options=ServiceOptions(network_mode=f"container:{main.container_id}"))
         super().__init__(main._engine, main.container_id, recipe, main._memory_watch, main._originals)
-        self.lease = main.lease
+        self.lease, self.disk = main.lease, main.disk
         self._resources = resources
         self._router = resources.router = resources.router or main._router
         self._sidecars = sidecars
