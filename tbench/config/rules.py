@@ -21,6 +21,8 @@ def describe_overrides(config: RunConfig) -> tuple[str, ...]:
         words.append(f"{overrides.cpus:g} cpus instead of each task's")
     if overrides.memory_mb is not None:
         words.append(f"{overrides.memory_mb} MB of memory instead of each task's")
+    if overrides.resume_trajectory:
+        words.append("one conversation over all steps of a task")
     if config.verify.metric is not None:
         words.append(f"{config.verify.metric!r} counts as the reward")
     return tuple(words)

@@ -407,6 +407,8 @@ class OverridesConfig(Frozen):
         default=None, ge=6, le=1 << 40
     )
     """Memory of every trial in MB, in place of the tasks' values."""
+    resume_trajectory: bool = False
+    """Continue one conversation over all steps of a task, as if each had `inherit_prior_session`."""
 
     @property
     def timeout_factors(self) -> dict[str, float]:

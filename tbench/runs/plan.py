@@ -98,6 +98,8 @@ def _step(step: StepSection, overrides: OverridesConfig, factor: Mapping[str, fl
     update["verifier"] = step.verifier.model_copy(
         update={name: value for name, value in own.items() if name in step.verifier.model_fields_set}
     )
+    if overrides.resume_trajectory:
+        update["inherit_prior_session"] = True
     if step.healthcheck is not None:
         update["healthcheck"] = _scale_healthcheck(step.healthcheck, factor["healthcheck"])
     return step.model_copy(update=update)

@@ -70,6 +70,7 @@ def test_a_run_that_takes_tasks_as_they_are_has_nothing_to_say() -> None:
             ("verifier timeout x2", "build timeout x2", "healthcheck timeout x2"),
         ),
         ({"cpus": 4}, ("4 cpus instead of each task's",)),
+        ({"resume_trajectory": True}, ("one conversation over all steps of a task",)),
         (
             {"cpus": 0.5, "memory_mb": 8192},
             ("0.5 cpus instead of each task's", "8192 MB of memory instead of each task's"),

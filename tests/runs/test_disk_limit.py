@@ -21,9 +21,9 @@ async def test_an_agent_that_writes_too_much_ends_with_its_processes_and_is_judg
         pytest.skip("this engine may enforce the limit itself")
     task = make_task(
         toml="[environment]\nmemory_mb = 1024\nstorage_mb = 20\nallow_internet = false\n",
-        solve="(while :; do head -c 2000000 /dev/zero >>/app/more; sleep 0.05; done) &\nsleep 120\necho done >/app/done\n",
-        test="""before=$(wc -c </app/more); sleep 0.5
-if [ ! -e /app/done ] && [ "$(wc -c </app/more)" = "$before" ]; then echo 0.5; else echo 0; fi >/logs/verifier/reward.txt
+        solve="while :; do head -c 2000000 /dev/zero >>/app/more; sleep 0.05; done &\nsleep 120; echo >/app/done\n",
+        test="""before=$(wc -c </app/more); sleep 0.5; after=$(wc -c </app/more)
+if [ ! -e /app/done ] && [ "$after" = "$before" ]; then echo 0.5; else echo 0; fi >/logs/verifier/reward.txt
 """,
     )
     config = tbench.RunConfig.model_validate({"agent": {"name": "oracle"}, "verify": {"mode": "shared"}})

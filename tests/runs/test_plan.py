@@ -296,4 +296,8 @@ def test_only_what_changes_the_measurement_makes_other_trials(make_task: MakeTas
         assert trial(**same) == trial(no_build_cache=True) == trial()
     for other in ({"timeout_multiplier": 2}, {"agent_timeout_multiplier": 2}, {"cpus": 2}, {"memory_mb": 64}):
         assert trial(**other) != trial()
+    assert trial(resume_trajectory=True) != trial()
+    steps = TaskFile.model_validate({"steps": [{"name": "one"}, {"name": "two"}]})
+    resumed = apply_overrides(steps, a_config(resume_trajectory=True).overrides)
+    assert [step.inherit_prior_session for step in resumed.steps] == [True, True]
     assert semantic(a_plan(cpus=2))["overrides.cpus"] == 2

@@ -362,6 +362,20 @@ def test_an_invalid_reward_of_version_0_26_is_an_error_and_in_no_mean(tmp_path: 
     assert not any("unknown keys" in note for note in done.notes)
 
 
+def test_the_policy_of_an_exception_decides_about_a_steps_reward_and_about_retries(tmp_path: Path) -> None:
+    policy = {"should_retry": False, "should_grade": True, "has_valid_reward": False}
+    beside = raised("SomethingNewError") | {"policy": policy}
+    ended = {"verifier_result": {"rewards": {"reward": 1.0}}, "agent_execution": span(0, 1), "exception_info": beside}
+    steps = [{"step_name": "one", **ended}]
+    record = result("a__1", "org/two", {"reward": 1.0}, step_results=steps) | {"reward_valid": False}
+    trial(tmp_path / "jobs" / "new", record)
+    finish(tmp_path / "jobs" / "new", None)
+    run, _ = imported(tmp_path / "jobs" / "new")
+    (step,) = run.results[0].task_steps
+    assert (step.reward, step.error and step.error.type) == (None, "SomethingNewError")
+    assert run.results[0].error is not None and not run.results[0].error.retryable
+
+
 def test_a_job_that_was_cut_before_any_result_does_not_keep_its_folder_from_being_imported(
     job: Path, tmp_path: Path
 ) -> None:

@@ -130,6 +130,8 @@ _WANTED = (
     *("timeout_multiplier", "agent_timeout_multiplier", "verifier_timeout_multiplier"),
     *("agent_setup_timeout_multiplier", "environment_build_timeout_multiplier", "extra_instructions"),
     *("agent.import_path", "agent.override_timeout_sec", "agent.max_timeout_sec", "agent.kwargs"),
+    *("agent.resume_trajectory", "agent.load_trajectory"),
+    *("user_agent.name", "user_agent.import_path", "user_agent.model_name", "user_agent.bridge.kind"),
     *("environment.type", "environment.import_path", "environment.override_cpus"),
     *("environment.override_memory_mb", "environment.override_storage_mb", "environment.override_gpus"),
     *("verifier.override_timeout_sec", "verifier.max_timeout_sec"),
@@ -147,7 +149,8 @@ def recorded_settings(config: Mapping[str, Any]) -> dict[str, Scalar]:
         value: Any = config
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        found.update(_scalars(name, value))
+        if value is not False:  # a flag that was not given
+            found.update(_scalars(name, value))
     return found
 
 

@@ -46,13 +46,20 @@ class Span(HarborRecord):
         return max(0.0, (self.finished_at - self.started_at).total_seconds())
 
 
+class Policy(HarborRecord):
+    """What follows from an exception in its job, from 0.26 on; None if the record does not say."""
+
+    should_retry: bool | None = None
+    has_valid_reward: bool | None = None
+
+
 class Raised(HarborRecord):
     """An exception that ended a trial or task step."""
 
     exception_type: str
     exception_message: str = ""
     exception_traceback: Any = None
-    policy: Any = None
+    policy: Policy | None = None
     policy_override: Any = None
     occurred_at: Any = None
 

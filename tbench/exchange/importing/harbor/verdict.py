@@ -85,8 +85,9 @@ def convert_error(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo
     if stage is Stage.SANDBOX and raised.exception_type != _CANCELLED:
         return error("sandbox_failed", describe_exception(raised))
     blame = Blame.USER if raised.exception_type == _CANCELLED else _BLAMES[stage]
+    retryable = raised.policy is None or raised.policy.should_retry is not False
     return ErrorInfo(
-        stage=stage, type=raised.exception_type, blame=blame, retryable=True, message=describe_exception(raised)
+        stage=stage, type=raised.exception_type, blame=blame, retryable=retryable, message=describe_exception(raised)
     )
 
 
@@ -132,7 +133,7 @@ def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str |
     metrics, reward, problem = _read_rewards(rewards, metric)
     if reward == 0.0:
         problem = _why_zero_is_void(record, raised, logs)
-    if reward is not None and isinstance(record, HarborTrial) and record.reward_valid is False:
+    if reward is not None and not _is_valid(record, raised):
         problem = problem or _why_invalid(record, raised)
     if reward is None or problem is not None:
         error_ = problem if rewards else _why_no_reward(record, raised)
@@ -184,10 +185,18 @@ def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, l
     return error("verifier_never_ran", f"the reward is 0 but no test ran: {failure}; {last_line(logs)}")
 
 
-def _why_invalid(record: HarborTrial, raised: Raised | None) -> ErrorInfo:
-    steps = [step for step in record.step_results or () if step.exception_info is not None]
+def _is_valid(record: HarborTrial | StepRecord, raised: Raised | None) -> bool:
+    """Whether a reward counts by the record, which has a field for it in trials and an exception's policy in steps."""
+    if isinstance(record, HarborTrial):
+        return record.reward_valid is not False
+    return raised is None or raised.policy is None or raised.policy.has_valid_reward is not False
+
+
+def _why_invalid(record: HarborTrial | StepRecord, raised: Raised | None) -> ErrorInfo:
     if raised is not None:
         return convert_error(raised, record)
+    trials_steps = record.step_results or () if isinstance(record, HarborTrial) else ()
+    steps = [step for step in trials_steps if step.exception_info is not None]
     if steps and steps[0].exception_info is not None:
         return convert_error(steps[0].exception_info, steps[0])
     return error("verifier_failed", "Harbor's record says that the reward is not valid")
