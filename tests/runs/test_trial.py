@@ -280,6 +280,28 @@ async def test_the_verdict_is_on_disk_before_the_sandbox_goes(bench: MakeBench, 
     assert made.sandboxes.left == []
 
 
+class FullSandbox(FakeSandbox):
+    """A sandbox whose agent has written too much."""
+
+    async def disk_exceeded(self) -> None:
+        return
+
+
+async def test_an_agent_that_writes_too_much_is_stopped_and_judged(bench: MakeBench, make_task: MakeTask) -> None:
+    stopped: list[bool] = []
+
+    class Working(ScriptedAgent):
+        async def work(self, place: Workplace) -> AgentReport:
+            try:
+                return await asyncio.Future()
+            finally:
+                stopped.append(True)
+
+    agent = Working(lambda _: AgentReport(Outcome.SUBMITTED))
+    result = await bench(FullSandbox(logs(b"0"), ())).run(Task.read(make_task()), agent)
+    assert (result.reward, result.outcome, result.error, stopped) == (0.0, Outcome.DISK_LIMIT, None, [True])
+
+
 FAILURES: dict[str, dict[str, Any]] = {
     "task_unsupported": {"task": {"toml": "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"}},
     "task_changed": {"agent": ScriptedAgent(lambda place: edit_the_tests(place, b"echo 1"))},
@@ -301,6 +323,7 @@ FAILURES: dict[str, dict[str, Any]] = {
     "oracle_missing": {"agent": OracleAgent(), "task": {"solve": None}},
     "sandbox_lost": {"answers": [TrialError("sandbox_lost", "gone")]},
     "verifier_failed": {"answers": [ExecResult(97)]},
+    "disk_full": {"answers": [ExecResult(97)], "sandbox": FullSandbox},
     "verifier_timeout": {"answers": [ExecResult(None, timed_out=True)]},
     "verifier_no_reward": {"logs": {}},
     "verifier_bad_reward": {"logs": logs(b"many")},
@@ -313,7 +336,7 @@ FAILURES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("type_", FAILURES)
 async def test_a_failure_is_attributed_and_never_a_zero(bench: MakeBench, make_task: MakeTask, type_: str) -> None:
     case = FAILURES[type_]
-    sandbox = FakeSandbox(case.get("logs", logs(b"1")), case.get("answers", ()))
+    sandbox = case.get("sandbox", FakeSandbox)(case.get("logs", logs(b"1")), case.get("answers", ()))
     made = bench(sandbox, refuses=case.get("refuses"))
     task = Task.read(make_task(**case.get("task", {})))
     assert task.hash, "a run plans its trials by it"
