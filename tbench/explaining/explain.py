@@ -21,7 +21,9 @@ from tbench.explaining.causes import (
     evidence_of,
     find_cause,
 )
+from tbench.explaining.confirmations import read_confirmations
 from tbench.explaining.explanation import (
+    Confirmation,
     Difference,
     DifferencePart,
     ExplainedSide,
@@ -104,6 +106,10 @@ class _Explained:
         """The cause of each failed trial, by the trial's identity."""
         return {id(each): cause_key(self._evidence(each)) for each in self.failed}
 
+    @cached_property
+    def confirmed(self) -> Mapping[str, Confirmation]:
+        return read_confirmations(self.side.last.path)
+
     def proven(self, trial: Trial) -> FoundCause:
         """Return the cause of a failed trial with its proof, for which its steps may be read."""
         evidence = evidence_of(self.side, trial, self.limits[trial.run])
@@ -181,6 +187,8 @@ def _lost_points(explained: _Explained) -> Iterator[LostPoints]:
             tasks=_tasks({task: -points for task, points in by_task.items()}),
             remedy=advice.words,
             command=advice.command,
+            changes=advice.changes,
+            confirmed=explained.confirmed.get(key),
             example=_trial(explained, worst, "failed"),
         )
 
@@ -336,6 +344,8 @@ def _part(
         ),
         remedy=advice.words,
         command=advice.command,
+        changes=advice.changes,
+        confirmed=new.confirmed.get(part.key) if lost_by is new else None,
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from harness.trajectory import Frozen
 from tbench.explaining.causes import Party
 from tbench.explaining.model_tests import ModelTest
@@ -34,6 +37,43 @@ class ExplainedTrial(Frozen):
     """The words that prove the cause."""
 
 
+class Confirmation(Frozen):
+    """Forks of failed trials from the step of their cause, with the cause removed."""
+
+    cause: str
+    when: str
+    """The change that removes the cause, such as `model.max_tokens is 8192`."""
+    of: int
+    """Trials that failed for this cause."""
+    trials: int
+    """Trials that were forked."""
+    forks: int
+    """Forks that count: with a verdict, or ended by the same cause again."""
+    passed: int
+    low: float
+    high: float
+    """95 % interval of the share that passes."""
+    unchanged_forks: int = 0
+    """Forks from the same steps without the change."""
+    unchanged_passed: int = 0
+    failed: tuple[str, ...] = ()
+    """Why other forks failed."""
+    directory: str
+    """Folder of the forks' runs."""
+
+    @property
+    def words(self) -> str:
+        """The outcome, such as `of 11 such trials 7 pass (4 to 9) when model.max_tokens is 8192`."""
+        if not self.forks:
+            return f"no fork of {self.trials} such trials could be judged when {self.when}"
+        each = self.trials / self.forks
+        low, high = self.low * self.trials, self.high * self.trials
+        words = f"of {self.trials} such trials {self.passed * each:.3g} pass ({low:.0f} to {high:.0f}) when {self.when}"
+        if not self.unchanged_forks:
+            return words
+        return f"{words}, and {self.unchanged_passed * self.trials / self.unchanged_forks:.3g} without this change"
+
+
 class LostPoints(Frozen):
     """Points of a single run that were lost for one cause."""
 
@@ -47,7 +87,10 @@ class LostPoints(Frozen):
     """The tasks that lost most."""
     remedy: str
     command: str
+    changes: Mapping[str, Any] = {}
+    """New values of settings in the command, by key."""
     example: ExplainedTrial
+    confirmed: Confirmation | None = None
 
 
 class DifferencePart(Frozen):
@@ -76,6 +119,9 @@ class DifferencePart(Frozen):
     """The part of these tasks; those of others may offset it."""
     remedy: str = ""
     command: str = ""
+    changes: Mapping[str, Any] = {}
+    """New values of settings in the command, by key."""
+    confirmed: Confirmation | None = None
 
 
 class Difference(Frozen):

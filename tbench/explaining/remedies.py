@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tbench.config.document import RunDocument
@@ -24,6 +25,8 @@ class Remedy(NamedTuple):
 
     words: str
     command: str
+    changes: Mapping[str, Any] = MappingProxyType({})
+    """New values of settings in the command, by key."""
 
 
 class _Change(NamedTuple):
@@ -79,7 +82,8 @@ def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
     if key in _CHANGES and document is not None:
         change = _CHANGES[key]
         present = _SETTINGS[change.key].value_in(document.config)
-        return Remedy(change.words, rerun(side, trials, {change.key: change.value(present)}))
+        changes = {change.key: change.value(present)}
+        return Remedy(change.words, rerun(side, trials, changes), changes)
     if key in _RESUMED:
         return Remedy(_RESUMED[key], f"tbench resume {shlex.quote(str(side.last.path))}")
     words = _READ.get(key, "look at a failed trial")
@@ -98,8 +102,8 @@ def remedy_of_moved(
     document = first.last.document
     for lever in levers:
         if lever.key in _SETTINGS and document is not None:
-            old = _SETTINGS[lever.key].file_value_in(document.config)
-            return Remedy(f"set {lever.key} back", rerun(second, trials, {lever.key: old}))
+            changes = {lever.key: _SETTINGS[lever.key].file_value_in(document.config)}
+            return Remedy(f"set {lever.key} back", rerun(second, trials, changes), changes)
     served = next((each for each in levers if each.key.startswith("server.")), None)
     if served is not None and served.key == "server.max_model_len":
         window = served.words.partition(" →")[0]
@@ -117,7 +121,7 @@ def remedy_of_moved(
     return remedy(key, second, trials)
 
 
-def rerun(side: Side, trials: Sequence[Trial], changed: dict[str, Any]) -> str:
+def rerun(side: Side, trials: Sequence[Trial], changed: Mapping[str, Any]) -> str:
     """Return the command that repeats the tasks of these trials with the seeds of the newest run."""
     run = side.last
     if run.document is None:

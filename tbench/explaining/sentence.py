@@ -97,6 +97,8 @@ def _part_words(part: DifferencePart) -> str:
         words += f", because {names_text(part.because, 2)}"
     elif part.party != "unclear":
         words += f", which is {party_text(part.party)}'s"
+    if part.confirmed is not None and part.confirmed.forks:
+        words += f"; {part.confirmed.words}"
     if part.sure_tasks:
         words += f", surely {points(part.sure_difference, signed=True)} at {names_text(part.sure_tasks, 3)}"
     return f"{words}, or {' and '.join(part.together_with)}" if part.together_with else words

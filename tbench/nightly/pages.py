@@ -9,6 +9,7 @@ from typing import Any
 
 from reports.site.content import NightlySeries
 from reports.site.writer import WrittenSite, write_site
+from tbench.explaining.confirmations import read_confirmations
 from tbench.history.index import RunHistory
 from tbench.nightly.configuration import is_glob
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
@@ -66,9 +67,17 @@ def _explained(nights: Nights, records: Sequence[NightRecord], lane: str) -> dic
     found: dict[Path, dict[str, Any]] = {}
     for record in records:
         if explained := record.gates.get(lane, {}).get("explained"):
-            runs = series_runs([record], lane)
-            found |= {nights.runs / runs[-1].checkpoint.run: explained} if runs else {}
+            for last in series_runs([record], lane)[-1:]:
+                run = nights.runs / last.checkpoint.run
+                found[run] = _confirmed(explained, run)
     return found
+
+
+def _confirmed(explained: dict[str, Any], run: Path) -> dict[str, Any]:
+    """Add to an explanation what was confirmed after the night."""
+    known = read_confirmations(run)
+    parts = [{**part, "confirmed": known.get(part.get("cause"))} for part in explained.get("parts", ())]
+    return {**explained, "parts": parts}
 
 
 def _rule(records: Sequence[NightRecord], lane: str) -> GateRule:

@@ -165,7 +165,7 @@ class ReplayLog:
 
 def replay_steps_before(step: int, steps: Sequence[Step], trajectory: Trajectory | None) -> tuple[ReplaySteps, ...]:
     """Return the steps to replay before `step`. Raises UsageError if it cannot be done."""
-    if not 1 <= step <= len(steps):
+    if not 1 <= step <= max(1, len(steps)):  # the first reply may have failed
         raise UsageError(f"has {len(steps)} steps, so there is no step {step}")
     known = trajectory or Trajectory(protocol="")
     compactions = [each for each in known.compactions if each.step < step]

@@ -9,6 +9,8 @@ from tbench.storage.record_directory import Layout
 CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl", "journal.jsonl", "run.log"
 NOTES_NAME = "notes.jsonl"
 """Notes that people write about trials and tasks."""
+CONFIRMED_NAME = "confirmed.json"
+"""Causes of failed trials that forks confirmed (tbench.explaining.confirmations)."""
 BEGUN_NAME = "begun.json"
 """Copy of run.json from the start of the run. It is never rewritten, so it survives if run.json is damaged."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"

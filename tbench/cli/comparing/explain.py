@@ -10,7 +10,7 @@ import click
 
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import PATH_TYPE
+from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import print_coloured, print_text, table_lines
 from tbench.errors import UsageError
 
@@ -34,8 +34,19 @@ _WORDS_SHOWN = 100
     "folder.",
 )
 @click.option("--all-trials", is_flag=True, help="Show every failed trial with its cause.")
+@click.option(
+    "--confirm",
+    "forks",
+    metavar="N",
+    type=Integer(min=1),
+    help="Prove the causes: repeat failed trials from the step of their cause on, with the cause removed; at most N "
+    "containers. What that costs is printed first.",
+)
+@click.option("--base-url", metavar="URL", help="With --confirm, the endpoint to ask.  [default: those of the runs]")
 @json_option
-def explain(run: Path, against: tuple[Path, ...], all_trials: bool, as_json: bool) -> None:
+def explain(
+    run: Path, against: tuple[Path, ...], all_trials: bool, forks: int | None, base_url: str | None, as_json: bool
+) -> None:
     """Explain a score: where its points were lost or, with --against, why it differs from another run's."""
     from tbench.explaining.explain import explain as explain_runs
     from tbench.explaining.good_runs import LAST_GOOD
@@ -45,11 +56,31 @@ def explain(run: Path, against: tuple[Path, ...], all_trials: bool, as_json: boo
         raise UsageError(f"--against {LAST_GOOD}: cannot be combined with runs; leave one of them out")
     if any(path.resolve() == run.resolve() for path in against):
         raise UsageError(f"--against {run}: the same run; give another one")
+    if base_url is not None and forks is None:
+        raise UsageError("--base-url: only works with --confirm")
     found = explain_runs(run, LAST_GOOD if LAST_GOOD in names else list(against) or None)
+    if forks is not None:
+        found = _confirmed(found, forks, base_url)
     if as_json:
         print_text(found.model_dump_json(indent=2))
         return
     print_coloured(explanation_lines(found, all_trials=all_trials))
+
+
+def _confirmed(found: Explanation, forks: int, base_url: str | None) -> Explanation:
+    """Confirm causes with containers; if none can be confirmed, say why and return the explanation as it was."""
+    from tbench.api.confirming import confirm
+    from tbench.cli.fork import print_progress
+    from tbench.cli.interruption import run_interruptibly
+
+    try:
+        return run_interruptibly(
+            confirm(found, forks, base_url=base_url, say=print_progress),
+            stopping="stopping: containers are being removed",
+        )
+    except UsageError as error:
+        print_progress(f"--confirm: {error}")
+        return found
 
 
 def explanation_lines(found: Explanation, *, all_trials: bool = False) -> Iterator[str]:
@@ -123,6 +154,8 @@ def _parts(found: Explanation) -> Iterator[str]:
             yield from (f"  {part.title}: because {words}" for words in part.because)
             yield from (f"  {part.title}: cannot be told from {words}" for words in part.together_with)
             yield f"  {part.title}: {part.remedy}: {part.command}"
+        if part.confirmed is not None:
+            yield f"  {part.title}: {part.confirmed.words}"
 
 
 def _tasks(part: DifferencePart | LostPoints) -> str:
@@ -147,6 +180,8 @@ def _lost(found: Explanation) -> Iterator[str]:
     yield from table_lines(heads, rows)
     for each in found.lost:
         yield f"  {each.title}: {each.remedy}: {each.command}"
+        if each.confirmed is not None:
+            yield f"  {each.title}: {each.confirmed.words}"
 
 
 def _trials(found: Explanation, *, all_trials: bool) -> Iterator[str]:
