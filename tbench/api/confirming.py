@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from harness.trajectory import Step
 from tbench.agents.endpoints import connect
 from tbench.api.forking import fork
 from tbench.config.document import RunDocument
@@ -264,7 +265,7 @@ async def _fork(
 ) -> list[tuple[TrialResult, bool]]:
     """Fork one trial; return each result, and whether it counts. Raises TbenchError."""
     stored = find_trial(trial.trial)
-    step = 1 if planned.cause in _FROM_START else max(1, min(trial.step or 1, len(stored.steps)))
+    step = _first_step(planned.cause, trial, stored.steps)
     config = _config(stored.document.config, changes, planned.base_url)
     done = await fork(
         trial.trial, step, samples=planned.samples, config=config, directory=directory, backend=backend, say=say
@@ -274,6 +275,14 @@ async def _fork(
         (each.result, each.result.reward is not None or causes.get(each.result.seed) == planned.cause)
         for each in done.trials
     ]
+
+
+def _first_step(cause: str, trial: ExplainedTrial, steps: Sequence[Step]) -> int:
+    """Return the step from which a trial is forked: the first that the cause may have affected."""
+    if cause in _FROM_START:
+        return 1
+    cut = (step.index for step in steps if step.reply.cut) if cause in _WINDOWED else iter(())
+    return next(cut, max(1, min(trial.step or 1, len(steps))))
 
 
 def _failure(result: TrialResult) -> str:

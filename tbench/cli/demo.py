@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +65,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
     help="Reply with thinking, which later prompts keep or, as with some templates, drop.",
 )
 @click.option("--tokens-per-sec", type=Number(min=0, min_open=True), help="The pace of replies.  [default: at once]")
+@click.option("--busy", type=Integer(min=0), default=0, help="Processes per CPU that keep this machine busy meanwhile.")
 def demo_endpoint(
     host: str,
     port: int,
@@ -68,6 +74,7 @@ def demo_endpoint(
     context_tokens: int,
     thinking: Literal["kept", "dropped"] | None,
     tokens_per_sec: float | None,
+    busy: int,
 ) -> None:
     """Serve the scripted demo model over HTTP: /v1/models, /v1/chat/completions and /v1/completions."""
     from tbench.demo.replies import Serving
@@ -77,9 +84,25 @@ def demo_endpoint(
     rates = {} if pass_rates is None else _rates(pass_rates)
     serving = Serving(context_tokens, thinking, tokens_per_sec)
     try:
-        serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates, serving=serving)
+        with _busy_machine(busy):
+            serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates, serving=serving)
     except OSError as error:
         raise UsageError(f"{host}:{port}: cannot listen: {error.strerror or error}; choose another --port") from None
+
+
+_BUSY = "import os\nparent = os.getppid()\nos.nice(19)\nwhile os.getppid() == parent: sum(range(10**6))"
+"""A process that computes with the lowest priority until its parent has gone, even if that was killed."""
+
+
+@contextlib.contextmanager
+def _busy_machine(per_cpu: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(per_cpu * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
 
 
 def _rates(file: Path) -> dict[str, float]:

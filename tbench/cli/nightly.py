@@ -37,9 +37,9 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 @click.option("--demo", is_flag=True, help="Simulate nights with a scripted model; something happens in the seventh.")
 @click.option(
     "--scenario",
-    type=OneOf("model", "context", "request-timeout", "thinking", "nothing"),
+    type=OneOf("model", "context", "request-timeout", "thinking", "load", "image", "nothing"),
     help="What happens in --demo: the model gets worse, half the context, a short request timeout, a template that "
-    "drops thinking, or nothing.  [default: model]",
+    "drops thinking, a busy machine, images built again, or nothing.  [default: model]",
 )
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
 def nightly(

@@ -28,6 +28,8 @@ def a_night(folder: Path, scenario: str, number: int) -> tuple[dict[str, Any], s
         ("context", {"command"}),
         ("request-timeout", {"settings"}),
         ("thinking", {"command", "checkpoint"}),
+        ("load", {"command"}),
+        ("image", {"settings", "checkpoint"}),
         ("nothing", set()),
     ],
 )

@@ -28,10 +28,13 @@ class Scenario:
     """Whether the checkpoint solves three tasks less often."""
     options: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """Options of the model server before and after."""
-    settings: str = ""
-    """Lines of the configuration after."""
+    settings: tuple[str, str] = ("", "")
+    """Lines of the configuration before and after."""
+    at_change: str = ""
+    """Lines of the configuration of the first night after only."""
 
 
+_SHORT_TIME = "[run.overrides]\nagent_timeout_multiplier = 0.05\n\n"
 SCENARIOS = {
     "model": Scenario("the model gets worse at three tasks", is_worse=True),
     "context": Scenario(
@@ -41,12 +44,22 @@ SCENARIOS = {
     "request-timeout": Scenario(
         "the request timeout becomes too short for long replies",
         options=(("--tokens-per-sec", "200"), ("--tokens-per-sec", "200")),
-        settings="[run.model]\nrequest_timeout_sec = 1\n\n",
+        settings=("", "[run.model]\nrequest_timeout_sec = 1\n\n"),
     ),
     "thinking": Scenario(
         "the server's template drops earlier thinking, and the model solves three tasks less often",
         is_worse=True,
         options=(("--thinking", "kept"), ("--thinking", "dropped")),
+    ),
+    "load": Scenario(
+        "other processes keep the machine busy, and replies come so slowly that agents run out of time",
+        options=((), ("--busy", "12", "--tokens-per-sec", "6")),
+        settings=(_SHORT_TIME, _SHORT_TIME),
+    ),
+    "image": Scenario(
+        "the images are built again, with the packages of that day, and three tasks are solved less often",
+        is_worse=True,
+        at_change="[run.sandbox]\nbuild = true\nno_build_cache = true\n\n",
     ),
     "nothing": Scenario("nothing happens"),
 }
@@ -71,7 +84,7 @@ def prepare(directory: Path, scenario: Scenario = SCENARIOS["model"], night: str
             raise UsageError(f"{directory}: is not empty and not a demo; give a new directory")
         for name in _CHECKPOINTS:
             write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
-        write_atomically(file, _configuration(directory, scenario, is_after=_is_after(night)).encode())
+        write_atomically(file, _configuration(directory, scenario, night).encode())
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written: {error.strerror or error}") from None
     return file
@@ -95,15 +108,20 @@ def _is_demo(directory: Path) -> bool:
 
 
 def _is_after(night: str) -> bool:
-    return int(night.removeprefix("night-")) >= CHANGED_FROM
+    return _number(night) >= CHANGED_FROM
 
 
-def _configuration(directory: Path, scenario: Scenario, *, is_after: bool) -> str:
+def _number(night: str) -> int:
+    return int(night.removeprefix("night-"))
+
+
+def _configuration(directory: Path, scenario: Scenario, night: str) -> str:
+    is_after = _is_after(night)
     template = Template((_FILES / "nightly.toml").read_text(encoding="utf-8"))
     return template.substitute(
         directory=json.dumps(str(directory / "nightly")),
         latest=json.dumps(str(directory / "checkpoints" / "latest")),
         python=json.dumps(sys.executable),
         options="".join(f", {json.dumps(option)}" for option in scenario.options[is_after]),
-        settings=scenario.settings if is_after else "",
+        settings=scenario.settings[is_after] + (scenario.at_change if _number(night) == CHANGED_FROM else ""),
     )
