@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tbench.config.document import RunDocument
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
-from tbench.explaining.sameness import IMAGE, THINKING, Moved
+from tbench.explaining.sameness import IMAGE, TEMPLATE, THINKING, Moved
 from tbench.explaining.trials import Side, Trial
 from tbench.storage.stored_trial import rerun_options
 
@@ -61,6 +61,13 @@ _CHANGES = {
     "command_limit": _Change("give commands more time", "limits.command_sec", lambda sec: 2 * sec),
     "out_of_memory": _Change("give trials more memory", "overrides.memory_mb", lambda mb: 2 * (mb or 2048)),
 }
+_SERVED = {
+    THINKING: "serve the earlier template, or send thinking back",
+    TEMPLATE: "serve the earlier chat template (vLLM: --chat-template)",
+    "server.fingerprint": "serve the model with the earlier release and options",
+    "server.pace": "look at the load of the server",
+}
+"""Remedies of what moved at the server."""
 _RESUMED = {
     "no_result": "finish the run",
     "endpoint": "look at the endpoint, and run these trials again",
@@ -110,10 +117,8 @@ def remedy_of_moved(
         return Remedy(
             f"serve {window} tokens again (vLLM: --max-model-len), and repeat these", rerun(second, trials, {})
         )
-    if served is not None and served.key == THINKING:
-        return Remedy("serve the earlier template, or send thinking back, and repeat these", rerun(second, trials, {}))
     if served is not None:
-        return Remedy("look at the load of the server, and repeat these", rerun(second, trials, {}))
+        return Remedy(f"{_SERVED[served.key]}, and repeat these", rerun(second, trials, {}))
     if key in (IMAGE, "model", "unclear") and before is not None and trials:
         names = shlex.quote(first.path_of(before)), shlex.quote(second.path_of(trials[0]))
         words = "build or pull the earlier image; first see where the trials differ" if key == IMAGE else ""

@@ -39,7 +39,9 @@ _LEAST = 3
 _LEVERS = frozenset(lever for rule in RULES for lever in rule.levers)
 _FACTS = ("model.request_timeout_sec", "schedule.concurrency", "schedule.cpu_overcommit")
 """Settings that are not part of a comparison's check, but may explain a difference."""
-THINKING = "server.thinking"
+_TEMPLATED = {"model.template", "model.chat_template_kwargs", "model.strip_thinking", "model.send_reasoning"}
+"""Settings that change prompts."""
+THINKING, TEMPLATE = "server.thinking", "server.template"
 IMAGE = "image"
 
 
@@ -67,7 +69,7 @@ def moved_facts(first: Side, second: Side, tasks: Sequence[str], images: Sequenc
     if images:
         words = f"{counted(len(images), 'task')} of {len(tasks)}: {names_text(images)}"
         found.append(Moved(key=IMAGE, words=words, party="task"))
-    found += _prompts(first, second, tasks)
+    found += _prompts(first, second, tasks, found)
     found += _thinking(first, second, found)
     found += _paces(first, second, tasks)
     seeds = [sorted({each.seed for row in side.trials.values() for each in row}) for side in (first, second)]
@@ -154,29 +156,52 @@ def other_image(first: Side, second: Side, task: str) -> bool:
     return isinstance(before, Image) and isinstance(after, Image) and after.differs_from(before)
 
 
-def _prompts(first: Side, second: Side, tasks: Sequence[str]) -> list[Moved]:
-    """Compare the first request of each task, as messages before the server's template."""
-    differing = []
-    for task in tasks[:_MAX_PROMPTS]:
-        before, after = (_first_request(side, task) for side in (first, second))
-        if before is not None and after is not None and before != after:
-            differing.append(task)
-    if not differing:
-        return []
-    words = f"the first request of {counted(len(differing), 'task')} of {len(tasks)}: {names_text(differing)}"
-    return [Moved(key="prompts", words=words, party="harness")]
+@dataclass(frozen=True, slots=True)
+class _FirstRequest:
+    """The messages before a task's first reply."""
+
+    text: str
+    """Hash of the messages."""
+    alike: str
+    """Hash of the messages without times and the like."""
+    tokens: int
+    """Length of the prompt that the server made of them; 0 if unknown."""
 
 
-def _first_request(side: Side, task: str) -> str | None:
-    """Return the hash of the messages before the first reply, without times and the like; None if not stored."""
+def _prompts(first: Side, second: Side, tasks: Sequence[str], found: Sequence[Moved]) -> Iterator[Moved]:
+    """Compare the first request of each task as messages, and the length of the prompts made of equal messages."""
+    known = [(task, _first_request(first, task), _first_request(second, task)) for task in tasks[:_MAX_PROMPTS]]
+    pairs = [(task, before, after) for task, before, after in known if before is not None and after is not None]
+    if differing := [task for task, before, after in pairs if before.alike != after.alike]:
+        words = f"the first request of {counted(len(differing), 'task')} of {len(tasks)}: {names_text(differing)}"
+        yield Moved(key="prompts", words=words, party="harness")
+    if any(each.key in _TEMPLATED or each.party == "model" for each in found):
+        return
+    lengths = [
+        (task, before.tokens, after.tokens)
+        for task, before, after in pairs
+        if before.text == after.text and before.tokens and after.tokens and before.tokens != after.tokens
+    ]
+    if lengths:
+        task, old, new = lengths[0]
+        words = f"the same messages have other prompts: {old:,} → {new:,} tokens at {task}"
+        more = f", and others at {counted(len(lengths) - 1, 'task')}" if len(lengths) > 1 else ""
+        yield Moved(key=TEMPLATE, words=f"{words}{more}", party="server")
+
+
+def _first_request(side: Side, task: str) -> _FirstRequest | None:
+    """Return the first request of a task's newest trial; None if it is not stored."""
     trial = next((each for each in reversed(side.trials[task]) if each.steps), None)
     if trial is None or side.runs[trial.run].document is None:
         return None
-    digest = hashlib.sha256()
+    text, alike = hashlib.sha256(), hashlib.sha256()
     opening = _opening(side.directory_of(trial) / TRAJECTORY_NAME)
     for role, content in opening:
-        digest.update("\n".join(map(normalised_line, (role, *content.split("\n")))).encode("utf-8", "replace"))
-    return digest.hexdigest() if opening else None
+        text.update(f"{role}\n{content}\n".encode("utf-8", "replace"))
+        alike.update("\n".join(map(normalised_line, (role, *content.split("\n")))).encode("utf-8", "replace"))
+    steps = side.steps_of(trial) if opening else ()
+    tokens = steps[0].reply.usage.prompt_tokens if steps else 0
+    return _FirstRequest(text.hexdigest(), alike.hexdigest(), tokens) if opening else None
 
 
 def _opening(file: Path) -> list[tuple[str, str]]:
@@ -253,7 +278,7 @@ def _thinking(first: Side, second: Side, found: Sequence[Moved]) -> list[Moved]:
     if min(len(old), len(new)) < _LEAST:
         return []
     keys = {each.key for each in found}
-    is_set = {"model.strip_thinking", "model.send_reasoning", "model.template", "model.chat_template_kwargs"} & keys
+    is_set = _TEMPLATED & keys
     party: Party = "harness" if is_set else "server"
     had, has = (sum(each.thinking for each in some) / sum(each.replies for each in some) for some in (old, new))
     if abs(had - has) > 0.5 and min(had, has) < 0.05:

@@ -158,3 +158,17 @@ def test_first_requests_are_compared_without_what_always_varies(tmp_path: Path) 
     assert "prompts" not in moved(runs[0], runs[1])
     found = moved(runs[0], runs[2])["prompts"]
     assert (found.words.startswith("the first request of 4 tasks of 4"), found.is_separable) == (True, False)
+
+
+def test_equal_messages_with_prompts_of_other_lengths_show_another_template(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path, name) for name in "abc"]
+    asked = [Message(role="user", content="Do it."), Message(role="assistant", content="x")]
+    for run, tokens in zip(runs, (1000, 1000, 1012), strict=True):
+        store_steps(run, thinking_steps(tokens), asked)
+    assert "server.template" not in moved(runs[0], runs[1])
+    found = moved(runs[0], runs[2])["server.template"]
+    assert "1,000 → 1,012 tokens at " in found.words and found.words.endswith("and others at 3 tasks")
+    assert (found.party, found.is_separable) == ("server", False)
+    other = a_run(tmp_path, "d", model="another")
+    store_steps(other, thinking_steps(1012), asked)
+    assert "server.template" not in moved(runs[0], other)
