@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
     }
 
 
+def with_server(found: dict[str, Any], command: str, base_url: str) -> dict[str, Any]:
+    """Let the command of an explanation ask the night's server, which has ended, where `command` starts it again."""
+    asks = re.search(r"--base-url \S+", found.get("command", ""))
+    if asks is None:
+        return found
+    moved = {key: found[key].replace(asks[0], f"--base-url {base_url}") for key in ("sentence", "command")}
+    return {
+        **found,
+        **moved,
+        "server": f"the night's server has ended; for this command start it again: {command}",
+    }
+
+
 def _parts(found: Explanation) -> list[dict[str, Any]]:
     """Return the parts without tasks and commands."""
     wanted = {"cause", "title", "party", "difference", "low", "high", "p", "named", "because", "together_with"}
@@ -53,5 +67,5 @@ def news_lines(gate: dict[str, Any]) -> list[str]:
     """
     explained = gate.get("explained") or {}
     is_news = gate.get("state") == "alarm" or explained.get("named")
-    sentence = [explained["sentence"]] if is_news and explained.get("sentence") else []
-    return [*sentence, *gate["lines"]]
+    said = [explained[key] for key in ("sentence", "server") if explained.get(key)] if is_news else []
+    return [*said, *gate["lines"]]

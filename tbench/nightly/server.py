@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -110,6 +111,7 @@ _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 _REQUEST_SEC = 2.0
 _POLL_SEC = 0.2
 _LIST_MODELS_SEC = 30.0
+_PORT_BY_HAND = 8000
 
 
 class ServerFailed(TbenchError):
@@ -133,6 +135,15 @@ class ModelServer:
 def server_command(serve: ServeSection, checkpoint: Checkpoint, port: int) -> list[str]:
     """Return the server's command with its placeholders filled in."""
     return [_fill_placeholders(word, checkpoint, port) for word in serve.command]
+
+
+def server_by_hand(serve: ServeSection, checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the shell command that starts the server again, on a fixed port, and its base URL."""
+    port = serve.port or _PORT_BY_HAND
+    variables = [f"{name}={shlex.quote(str(value))}" for name, value in serve.env.items()]
+    return " ".join([*variables, shlex.join(server_command(serve, checkpoint, port))]), _fill_placeholders(
+        serve.base_url, checkpoint, port
+    )
 
 
 @contextlib.asynccontextmanager

@@ -20,11 +20,12 @@ from tbench.files import write_atomically
 from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
-from tbench.nightly.configuration import Benchmark
-from tbench.nightly.explained import explained_night
+from tbench.nightly.configuration import Benchmark, Checkpoint
+from tbench.nightly.explained import explained_night, with_server
 from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
 from tbench.nightly.pages import SeriesRun, gate_nights, series_runs, write_pages
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
+from tbench.nightly.server import server_by_hand
 from tbench.nightly.summary import as_markdown, notification
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
 from tbench.scores.comparing.compared_run import ComparedRun
@@ -278,6 +279,10 @@ class _Stages:
                 verdict = judge(series, self._config.gate.rule)
                 paths = [self._nights.runs / each.checkpoint.run for each in runs]
                 explained = explained_night(paths, [night.name for night in series], verdict)
+                serve, last = self._config.serve, runs[-1].checkpoint
+                if serve.command:
+                    by_hand = server_by_hand(serve, Checkpoint(last.lane, last.checkpoint))
+                    explained = with_server(explained, *by_hand)
                 gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines()), "explained": explained}
                 messages.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
                 if verdict.alarm:

@@ -9,7 +9,9 @@ from explained_histories import draw
 from nightly_bench import NightlyBench
 from run_trees import FIRST_NIGHT, a_result, write_run
 
-from tbench.nightly.explained import explained_night, news_lines
+from tbench.nightly.configuration import Checkpoint, ServeSection
+from tbench.nightly.explained import explained_night, news_lines, with_server
+from tbench.nightly.server import server_by_hand
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict
@@ -34,6 +36,20 @@ def test_a_drop_is_explained_in_one_sentence_with_its_command(tmp_path: Path) ->
     assert [part["cause"] for part in found["parts"] if part["named"]] == ["context_full"]
     gate = {**verdict.as_json(), "lines": list(verdict.lines()), "explained": found}
     assert news_lines(gate)[0] == found["sentence"]
+
+
+def test_the_command_asks_the_server_of_the_night_where_it_is_started_again() -> None:
+    command = "tbench run -t a --base-url http://127.0.0.1:51234/v1 -m m"
+    found = {"sentence": f"lower. Next, repeat these: {command}", "command": command, "named": True, "parts": []}
+    serve = ServeSection(command=("serve", "{checkpoint}", "--port", "{port}"), port=0, env={"A": "b c"})
+    again = with_server(found, *server_by_hand(serve, Checkpoint("/ckpt/latest", "/ckpt/latest")))
+    assert again["command"] == "tbench run -t a --base-url http://127.0.0.1:8000/v1 -m m"
+    assert again["sentence"].endswith(again["command"])
+    assert again["server"].endswith("start it again: A='b c' serve /ckpt/latest --port 8000")
+    assert news_lines({"state": "alarm", "lines": ["gate"], "explained": again})[1] == again["server"]
+    assert with_server({"sentence": "s", "command": "tbench diff a b"}, "x", "y") == {
+        "sentence": "s", "command": "tbench diff a b"
+    }  # fmt: skip
 
 
 def test_a_quiet_night_says_nothing_and_the_first_has_nothing_to_say(tmp_path: Path) -> None:
