@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tbench.api.confirming import confirm
     from tbench.api.debugging import DebugSession, debug
     from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
@@ -44,6 +45,7 @@ __all__ = [
     "TrialResult",
     "UsageError",
     "__version__",
+    "confirm",
     "debug",
     "explain",
     "read_run",
@@ -69,6 +71,7 @@ _MODULES = {
     "TrialRecord": "tbench.api.runner",
     "TrialResult": "tbench.results",
     "UsageError": "tbench.errors",
+    "confirm": "tbench.api.confirming",
     "debug": "tbench.api.debugging",
     "explain": "tbench.explaining.explain",
     "read_run": "tbench.storage.read_run",

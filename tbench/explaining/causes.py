@@ -111,7 +111,8 @@ class Rule:
     step: Callable[[Evidence], int | None] = lambda evidence: evidence.trial.steps or None
     """Returns the number of the step at which it shows; None without one."""
     levers: tuple[str, ...] = ()
-    """Facts of the experiment that bring such failures about: if one has moved, its party lost the points."""
+    """Facts of the experiment that bring such failures about: if one has moved, its party lost the points. A name that
+    ends with a dot is a section of settings."""
     otherwise: Party | None = None
     """Who lost the points of a difference if none of the levers has moved; None for `party`."""
 
@@ -287,8 +288,9 @@ def _model(evidence: Evidence) -> str | None:
     return f"{ended}the verifier gave {reward}{f'; {one_line(failed, _QUOTED_CHARS)}' if failed else ''}"
 
 
+_TIME_LIMITS = ("overrides.agent_timeout_multiplier", "overrides.timeout_multiplier")
 RULES: tuple[Rule, ...] = (
-    Rule("no_result", "no result", "machine", "planned, but without a result", _no_result),
+    Rule("no_result", "no result", "unclear", "planned, but without a result", _no_result),
     Rule("not_counted", "does not count", "person", "a person intervened, or a cut changed the trial", _not_counted),
     Rule("tampering", "tampering", "model", "the verdict was forged or prevented, or a strong sign of it", _tampering),
     Rule(
@@ -297,7 +299,16 @@ RULES: tuple[Rule, ...] = (
         "machine",
         "`agent_timeout` or `verifier_timeout` with load above 2 per cpu, 20 % memory stalls, or a clock jump of 5 s",
         _machine,
-        levers=("machine.load", "machine.pace", "schedule.concurrency", "schedule.cpu_overcommit"),
+        levers=(
+            "machine.load",
+            "machine.pace",
+            "schedule.concurrency",
+            "schedule.cpu_overcommit",
+            *_TIME_LIMITS,
+            "overrides.verifier_timeout_multiplier",
+            "server.pace",
+        ),
+        otherwise="unclear",
     ),
     Rule(
         "request_timeout",
@@ -321,9 +332,17 @@ RULES: tuple[Rule, ...] = (
         "machine",
         "an error with blame `infra`, outcome `terminal_lost`, or reward 0 with a failed tool of the verifier",
         _infrastructure,
+        levers=("sandbox.", "verify."),
     ),
     Rule("setup", "settings or a bug", "harness", "an error with blame `user` or `harness`", _setup),
-    Rule("task", "task", "task", "an error with blame `task`", _task),
+    Rule(
+        "task",
+        "task",
+        "task",
+        "an error with blame `task`",
+        _task,
+        levers=("overrides.verifier_timeout_multiplier", "overrides.timeout_multiplier", "sandbox.", "verify."),
+    ),
     Rule(
         "out_of_memory",
         "out of memory",
@@ -397,8 +416,7 @@ RULES: tuple[Rule, ...] = (
         "outcome `agent_timeout`",
         _agent_timeout,
         levers=(
-            "overrides.agent_timeout_multiplier",
-            "overrides.timeout_multiplier",
+            *_TIME_LIMITS,
             "server.pace",
             "machine.pace",
             "machine.load",

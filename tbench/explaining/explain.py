@@ -317,6 +317,9 @@ def _part(
         party = next(iter(parties)) if len(parties) == 1 else "unclear" if parties else rule.otherwise or rule.party
     elif part.key == THINKING and len(parties) == 1:
         party = next(iter(parties))
+    unproven = _unproven(part, levers, keys) if party == "model" and part.key != MODEL else []
+    if unproven:
+        mine, party = unproven, "unclear"
     lost_by, other = (new, old) if part.difference <= 0 else (old, new)
     order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * _sign(part), each[0]))]
     trials = [each for task in order for each in lost_by.side.trials[task] if _has_key(lost_by, each, part.key, keys)]
@@ -336,7 +339,7 @@ def _part(
         p=part.p,
         named=part.is_named,
         because=tuple(f"{each.key}: {each.words}" for each in mine),
-        together_with=_inseparable(part.key, levers),
+        together_with=("a change of the model",) if unproven else _inseparable(part.key, levers),
         tasks=_tasks({task: value / len(new.tasks) for task, value in part.by_task.items()}),
         sure_tasks=part.tasks,
         sure_difference=float(
@@ -363,7 +366,15 @@ def _is_lever(key: str, moved: Moved) -> bool:
         return not moved.is_separable
     if key == MODEL:
         return moved.party == "model"
-    return moved.key == key if key in REST_TITLES else moved.key in BY_KEY[key].levers
+    if key in REST_TITLES:
+        return moved.key == key
+    return any(moved.key == each or (each[-1] == "." and moved.key.startswith(each)) for each in BY_KEY[key].levers)
+
+
+def _unproven(part: Part, levers: Sequence[Moved], keys: Mapping[str, str]) -> list[Moved]:
+    """Return what has moved and may change whatever the model does, at the tasks of a part."""
+    images = any(keys[task] == IMAGE for task in part.by_task)
+    return [each for each in levers if not each.is_separable or each.key == THINKING or (each.key == IMAGE and images)]
 
 
 def _inseparable(key: str, levers: Sequence[Moved]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tbench.explaining.causes import MODEL
 from tbench.explaining.explanation import Difference, DifferencePart, ExplainedSide, LostPoints
 from tbench.explaining.points import LEVEL
 from tbench.explaining.sameness import Moved
@@ -97,6 +98,7 @@ def _part_words(part: DifferencePart) -> str:
         words += f", because {names_text(part.because, 2)}"
     elif part.party != "unclear":
         words += f", which is {party_text(part.party)}'s"
+        words += " unless something moved that is not recorded" if part.cause == MODEL else ""
     if part.confirmed is not None and part.confirmed.forks:
         words += f"; {part.confirmed.words}"
     if part.sure_tasks:
