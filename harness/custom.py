@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from harness.agent import AgentTerminal, never_answered
 from harness.clock import Clock
+from harness.conversations import Conversations
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
@@ -133,9 +134,10 @@ class CustomRun:
         self._agent = agent
         self._name = name
         self._acts_unseen = acts_unseen
-        self._replied_at = 0.0
-        """Time of the last reply."""
-        self._has_used_tools = False
+        self._replied_at: dict[int, float] = {}
+        """Times of the replies whose results are not known yet, by step."""
+        self._conversations = Conversations()
+        """Conversations of an agent that acts unseen."""
         self._model = model
         self._terminal = terminal
         self._limits = limits
@@ -175,8 +177,7 @@ class CustomRun:
             self._outcome = self._ended.result() if self._ended.done() else _outcome(work, self._terminal_errors)
         finally:
             await _stop(work)
-            self._note_unseen(())
-            self._end_step()
+            self._end_steps(0)
             self._ended.cancel()
         if self._has_queried and not self._clock.replies:
             ended, self._outcome = self._outcome, None
@@ -187,7 +188,9 @@ class CustomRun:
     def trajectory(self) -> Trajectory:
         return Trajectory(
             protocol=self._name,
-            messages=self._messages,
+            messages=self._conversations.messages if self._acts_unseen else self._messages,
+            branches=self._conversations.branches,
+            tools=self._conversations.tools,
             inherited=len(self._earlier) + 1 if self._earlier else 0,
             steps=tuple(self._steps),
             outcome=self._outcome,
@@ -227,8 +230,9 @@ class CustomRun:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return await self._end(Outcome.STEP_LIMIT)
-        self._note_unseen(messages)
-        self._end_step()
+        self._note_unseen(messages, tools)
+        # An agent that acts unseen may ask for something else before it says what has come of the last reply.
+        self._end_steps(1 if self._acts_unseen else 0)
         self._on_step(index)
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
@@ -244,18 +248,17 @@ class CustomRun:
         except ContextLimitReached as refusal:
             self._refusal = refusal
             raise
-        answer = Message(
-            role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls
-        )
-        # Of an agent that acts unseen, a query without tools is beside its conversation, such as one for a title.
-        if tools or not self._acts_unseen or not self._has_used_tools:
-            self._messages = (*messages, answer)
-        self._has_used_tools |= bool(tools)
+        # Calls in a cut reply are not passed on to a program.
+        calls = () if self._acts_unseen and reply.cut else reply.tool_calls
+        answer = Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=calls)
+        self._messages = (*messages, answer)
+        if self._acts_unseen:
+            self._conversations.add(messages, tools, answer, index)
         self._usage += reply.usage
         step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
         if self._acts_unseen:
-            step = step.model_copy(update={"actions": tuple(map(_call_text, reply.tool_calls))})
-            self._replied_at = time.monotonic()
+            step = step.model_copy(update={"actions": tuple(map(_call_text, calls))})
+            self._replied_at[index] = time.monotonic()
         early_calls, self._early_calls = self._early_calls, []
         self._steps.append(reduce(lambda so_far, call: call.add_to(so_far), early_calls, step))
         limit = self._limits.completion_tokens
@@ -272,22 +275,28 @@ class CustomRun:
                 self._ended.set_exception(why)
         return await _hang()
 
-    def _note_unseen(self, messages: Sequence[Message]) -> None:
-        """Complete the last step of an agent that acts unseen: what `messages`, its next query, say after the reply."""
-        if not self._acts_unseen or self._steps_done >= len(self._steps):
+    def _note_unseen(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        """Complete the step that a query of an agent that acts unseen goes on from: what it says after the reply."""
+        if not self._acts_unseen or (number := self._conversations.find(messages, tools)) is None:
             return
-        replies = [number for number, message in enumerate(messages) if message.role == "assistant"]
-        seen = messages[replies[-1] + 1 :] if replies else ()
+        if number <= self._steps_done:
+            return  # passed on already
+        replies = [at for at, message in enumerate(messages) if message.role == "assistant"]
         update = {
-            "observation": "\n\n".join(message.content for message in seen),
-            "command_sec": time.monotonic() - self._replied_at,
+            "observation": "\n\n".join(message.content for message in messages[replies[-1] + 1 :]),
+            "command_sec": time.monotonic() - self._replied_at[number],
         }
-        self._steps[-1] = self._steps[-1].model_copy(update=update)
+        self._steps[number - 1] = self._steps[number - 1].model_copy(update=update)
 
-    def _end_step(self) -> None:
-        if self._steps_done < len(self._steps):
+    def _end_steps(self, waiting: int) -> None:
+        """Pass on all steps but the last `waiting` ones that nothing is known to have come of."""
+        while self._steps_done < len(self._steps):
+            step = self._steps[self._steps_done]
+            if self._steps_done + waiting >= len(self._steps) and not step.observation:
+                return
             self._steps_done += 1
-            self._on_step_done(self._steps[-1])
+            self._replied_at.pop(self._steps_done, None)
+            self._on_step_done(step)
 
     def _record_call(self, action: str | None, started: float, view: View | Settled | None) -> None:
         """Add a terminal call and its result to the latest step."""

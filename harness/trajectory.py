@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -170,6 +170,22 @@ class Intervention(Frozen):
     text; the approver."""
 
 
+class Branch(Frozen):
+    """A conversation beside `Trajectory.messages`, of an agent with a loop of its own.
+
+    It is one that the agent has replaced by a shorter one, or a request beside its work, such as for a title.
+    """
+
+    replies: tuple[int, ...]
+    """Indexes of the steps whose replies belong to it, in order."""
+    has_tools: bool
+    """Whether its requests offered functions."""
+    kept: int = 0
+    """Number of messages at its start that it shares with the branch before it."""
+    messages: tuple[Message, ...]
+    """The messages after these, as last sent, with the last reply."""
+
+
 class Trajectory(Frozen):
     """The ordered steps of one trial."""
 
@@ -189,6 +205,10 @@ class Trajectory(Frozen):
     """All compactions of the history; without any, `messages` is the whole conversation."""
     interventions: tuple[Intervention, ...] = ()
     """Interventions of people and rules, in order."""
+    branches: tuple[Branch, ...] = ()
+    """Other conversations of an agent with a loop of its own, in the order of their first replies."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Functions that such an agent offered with `messages`, in OpenAI's format."""
     waited_sec: float = 0.0
     """Seconds not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tbench.serving import JsonHandler, LocalServer
@@ -20,8 +20,12 @@ class ToolCallingServer(LocalServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.commands, self.failing = tuple(commands), failing
         self.bodies: list[dict[str, Any]] = []
-        self.longest = 60_000
+        self.longest = 65_536
         """Tokens of a prompt, of four bytes each, beyond which it is refused."""
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        """Answer a request otherwise, and return whether that was done."""
+        return False
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the message of the model for a conversation."""
@@ -31,25 +35,36 @@ class ToolCallingServer(LocalServer):
         script = [*self.commands, SUBMIT] if tool == "bash" else self.commands
         if tool is None or turn >= len(script):
             return {"role": "assistant", "content": "Done."}
-        arguments = {_ARGUMENT[tool]: script[turn]} | ({"description": "a step"} if tool == "Bash" else {})
-        call = {"name": tool, "arguments": json.dumps(arguments)}
-        return {
-            "role": "assistant",
-            "content": f"Turn {turn + 1}.",
-            "reasoning": f"Now comes {turn + 1}.",
-            "tool_calls": [{"id": f"call_{turn + 1}", "type": "function", "function": call}],
-        }
+        return called(body, turn + 1, script[turn])
+
+
+def called(body: Mapping[str, Any], number: int, command: str) -> dict[str, Any]:
+    """Return a reply that calls the shell tool that `body` offers."""
+    names = [tool["function"]["name"] for tool in body["tools"]]
+    tool = next(name for name in names if name in _ARGUMENT)
+    arguments = {_ARGUMENT[tool]: command} | ({"description": "a step"} if tool == "Bash" else {})
+    call = {"name": tool, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": f"Turn {number}.",
+        "reasoning": f"Now comes {number}.",
+        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": call}],
+    }
 
 
 class _Handler(JsonHandler):
     server: ToolCallingServer
 
     def get(self, path: str) -> None:
-        self.send_json(200, {"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 65536}]})
+        self.send_json(
+            200, {"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": self.server.longest}]}
+        )
 
     def post(self, path: str, body: bytes) -> None:
         asked = json.loads(body)
         self.server.bodies.append(asked)
+        if self.server.fault(sum(message["role"] == "assistant" for message in asked["messages"]), self):
+            return
         if self.server.failing > 0:
             self.server.failing -= 1
             self.send_json(503, {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}})

@@ -107,8 +107,8 @@ class _Work:
         output = view.output if isinstance(view, CommandResult) else ""
         exit_code = view.exit_code if isinstance(view, CommandResult) else None
         last = " / ".join(line.strip() for line in output.strip().splitlines()[-_SHOWN_LINES:] if line.strip())
-        if exit_code != 0 and gateway.is_full:
-            return Outcome.CONTEXT_LIMIT
+        if exit_code != 0 and gateway.reason_to_give_up is not None:
+            return gateway.reason_to_give_up
         if exit_code != 0:
             ended = "did not end by itself" if exit_code is None else f"ended with {exit_code}"
             raise AgentCrashed(f"{self._recipe.title} {ended} after {gateway.answered} replies: {last}"[:1000], output)

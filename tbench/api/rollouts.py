@@ -106,19 +106,22 @@ class Rollout:
 def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:
     """Join turns into the fewest sequences in which each prompt begins with all tokens before it.
 
-    Logprobs are kept if every turn of a sequence has one for each of its tokens.
+    An agent with a loop of its own may ask for something else in between, such as a title. Logprobs are kept if every
+    turn of a sequence has one for each of its tokens.
     """
     found: list[TokenSequence] = []
-    whole: list[int] = []
+    wholes: list[list[int]] = []
     for turn in turns:
         prompt = list(turn.prompt)
-        if not found or prompt[: len(whole)] != whole:
+        open_ones = range(len(found) - 1, -1, -1)
+        at = next((at for at in open_ones if prompt[: len(wholes[at])] == wholes[at]), None)
+        between = [] if at is None else prompt[len(wholes[at]) :]
+        if at is None:
+            at = len(found)
             found.append(TokenSequence(prompt, [], [], [], 0))
-            between: list[int] = []
-        else:
-            between = prompt[len(whole) :]
-        found[-1] = _continue_sequence(found[-1], between, turn)
-        whole = prompt + list(turn.completion)
+            wholes.append([])
+        found[at] = _continue_sequence(found[at], between, turn)
+        wholes[at] = prompt + list(turn.completion)
     return found
 
 

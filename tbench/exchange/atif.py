@@ -41,7 +41,7 @@ def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], l
     """Return the calls that represent a step's actions, and the calls of its reply that were not run."""
     called = step.reply.tool_calls
     if protocol.protocol is None and called:
-        return [_converted_call(call) for call in called], []
+        return ([], [_raw_call(call) for call in called]) if step.reply.cut else ([*map(_converted_call, called)], [])
     if protocol.tools_offered:
         ran = _executed_calls(step, protocol)
         return [_converted_call(call) for call in ran], [_raw_call(call) for call in called[len(ran) :]]
@@ -322,7 +322,7 @@ UNKNOWN_VERSION = "unknown"
 
 def atif_document(trial: ExportedTrial, part: ExportedPart) -> AtifFields | None:
     """Return the document of one conversation of a trial; None if it has no messages."""
-    trajectory, protocol = part.trajectory, load_run_protocol(trial.run, part.trajectory.protocol)
+    trajectory, protocol = part.trajectory, load_run_protocol(trial.run, part.trajectory)
     steps = document_steps(trajectory, protocol, _times(trial, part))
     return _document(trial, part, protocol, steps, trajectory.usage) if steps else None
 
@@ -332,7 +332,7 @@ def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifField
 
     Steps copied from the previous context are marked. Replies cut off by the end of a context are left out.
     """
-    protocol, times = load_run_protocol(trial.run, part.trajectory.protocol), _times(trial, part)
+    protocol, times = load_run_protocol(trial.run, part.trajectory), _times(trial, part)
     contexts = make_contexts(part.trajectory, protocol).turns
     made = []
     for number, turns in enumerate(contexts):

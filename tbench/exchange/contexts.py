@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,20 @@ class RunProtocol:
     """None for custom agents and other programs."""
     same_prompts: bool
     """Whether the prompts are those of the run."""
+    agents_own: Sequence[Mapping[str, Any]] = ()
+    """Functions that an agent with a loop of its own offered."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Functions that every request offered; empty if none or unknown."""
-        return self.protocol.tools if self.protocol is not None and self.same_prompts else ()
+        """Functions that the requests offered; empty if none or unknown."""
+        if self.protocol is None:
+            return self.agents_own
+        return self.protocol.tools if self.same_prompts else ()
 
     @property
     def tools_offered(self) -> bool:
         """Whether replies act through function calls."""
-        return self.protocol is not None and bool(self.protocol.tools)
+        return bool(self.agents_own if self.protocol is None else self.protocol.tools)
 
     @property
     def types_commands(self) -> bool:
@@ -64,8 +68,13 @@ class RunProtocol:
         return parsed.actions
 
 
-def load_run_protocol(run: StoredRun, name: str) -> RunProtocol:
-    """Return the protocol `name` with the prompts and shell state of the run, if available."""
+def load_run_protocol(run: StoredRun, trajectory: Trajectory) -> RunProtocol:
+    """Return the protocol of a trajectory with the prompts and shell state of the run, if available."""
+    found = _run_protocol(run, trajectory.protocol)
+    return replace(found, agents_own=trajectory.tools) if trajectory.tools else found
+
+
+def _run_protocol(run: StoredRun, name: str) -> RunProtocol:
     document = run.document
     if document is None:
         return _protocol(name, None, None, None)
@@ -118,6 +127,8 @@ class Contexts:
     turns: tuple[tuple[ContextTurn, ...], ...]
     is_whole: bool
     """Whether every usable reply is in one of the contexts; otherwise only the last context is known."""
+    without_tools: frozenset[int] = frozenset()
+    """Positions of contexts whose requests offered no functions, unlike the others."""
 
 
 def compactions_before(step: Step) -> int:
@@ -137,12 +148,34 @@ def opening_messages(trajectory: Trajectory) -> tuple[Message, ...]:
 
 def make_contexts(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
     """Return the contexts of a trajectory, the last one exactly as it was sent."""
+    if protocol.protocol is None and (trajectory.tools or trajectory.branches):
+        return _conversations(trajectory)
     made = _reconstruct(trajectory, protocol)
     if made is not None:
         return Contexts(tuple(made), is_whole=True)
     last = tuple(_matched_last_context(trajectory))
     usable = [step for step in trajectory.steps if step.format_error != "context_full"]
     return Contexts((last,), is_whole=sum(turn.step is not None for turn in last) >= len(usable))
+
+
+def _conversations(trajectory: Trajectory) -> Contexts:
+    """Return the conversations of an agent with a loop of its own, which stores them all, by their first replies."""
+    beside = {number for branch in trajectory.branches for number in branch.replies}
+    main = tuple(step.index for step in trajectory.steps if step.index not in beside)
+    found = [(main, trajectory.messages, True)]
+    messages: tuple[Message, ...] = ()
+    for branch in trajectory.branches:
+        messages = (*messages[: branch.kept], *branch.messages)
+        found.append((branch.replies, messages, branch.has_tools or not trajectory.tools))
+    found.sort(key=lambda each: each[0])
+    steps = {step.index: step for step in trajectory.steps}
+    turns = []
+    for replies, messages, _ in found:
+        said = [at for at, message in enumerate(messages) if message.role == "assistant"][-len(replies) :]
+        step_at = dict(zip(said, (steps[number] for number in replies), strict=False))
+        turns.append(tuple(ContextTurn(message, step_at.get(at)) for at, message in enumerate(messages)))
+    without = frozenset(position for position, (_, _, has_tools) in enumerate(found) if not has_tools)
+    return Contexts(tuple(turns), is_whole=True, without_tools=without)
 
 
 def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -32,9 +33,11 @@ Fields = dict[str, Any]
 def training_rows(trial: ExportedTrial, thinking: Thinking) -> Iterator[Fields]:
     """Yield a row for each context of a trial with messages to train on."""
     for part in trial.parts:
-        protocol = load_run_protocol(trial.run, part.trajectory.protocol)
-        contexts = make_contexts(part.trajectory, protocol)
+        run_protocol = load_run_protocol(trial.run, part.trajectory)
+        contexts = make_contexts(part.trajectory, run_protocol)
         for number, turns in enumerate(contexts.turns, start=1):
+            is_bare = number - 1 in contexts.without_tools
+            protocol = replace(run_protocol, agents_own=()) if is_bare else run_protocol
             messages = _messages(_up_to_last_reply(turns), protocol, thinking)
             if any(message["train"] for message in messages):
                 about = {"context": number, "contexts": len(contexts.turns), "is_whole": contexts.is_whole}

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from harness.errors import ContextLimitReached
-from harness.trajectory import Message, Reply
+from harness.trajectory import Message, Outcome, Reply
 from tbench.gateway.chat import ChatDialect
 from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Dialect, ModelRequest, RefusalKind
 from tbench.gateway.messages import MessagesDialect
@@ -62,8 +62,9 @@ class Gateway:
         self._asking: set[asyncio.Task[Reply]] = set()
         self.answered = 0
         """Number of replies of the model."""
-        self.is_full = False
-        """Whether the last request was refused because the context is full."""
+        self.reason_to_give_up: Outcome | None = None
+        """Outcome of an agent that gives up now, if the model is the reason: the context is full, or its last reply was
+        cut, so that nothing in it could be followed."""
         self.serve = web.Server(self._handle, access_log=None)
 
     async def close(self) -> None:
@@ -146,13 +147,14 @@ class Gateway:
         try:
             reply = await asyncio.shield(task)
         except ContextLimitReached as full:
-            self.is_full = True
+            self.reason_to_give_up = Outcome.CONTEXT_LIMIT
             raise Refused("overflow", self._overflow(full, asked)) from None
         except asyncio.CancelledError:
             if task.cancelled():
                 raise Refused("unavailable", "the trial has ended") from None
             raise
-        self.answered, self.is_full = self.answered + 1, False
+        self.answered += 1
+        self.reason_to_give_up = Outcome.FORMAT_LIMIT if reply.cut else None
         if reply.usage.prompt_tokens:
             self._tokens_per_byte = reply.usage.prompt_tokens / max(1, _size(asked))
         if reply.cut:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import MakeTask
+from packaged_trials import Pull, run, trajectory
 from shell_agents import write_recipe
 from tool_calling_server import SUBMIT, ToolCallingServer
 
@@ -45,26 +43,6 @@ services:
 def server() -> Any:
     with ToolCallingServer(["echo unused"]) as server:
         yield server
-
-
-def run(folder: Path, tasks: Path, agent: str, url: str, *more: str, seconds: int = 240) -> dict[str, Any]:
-    """Run one trial of an agent in a process of its own, and return its result."""
-    command = [sys.executable, "-m", "tbench", "run", str(tasks), "--agent", agent, "--base-url", url]
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("OPENAI_")}
-    done = subprocess.run(
-        [*command, "--output", str(folder / "run"), "--verify", "shared", "--retries", "0", *more],
-        capture_output=True, text=True, timeout=seconds, env=environment, check=False,
-    )  # fmt: skip
-    lines = (folder / "run" / "results.jsonl").read_text().splitlines() if (folder / "run").exists() else []
-    assert len(lines) == 1, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(lines[0])
-    return found
-
-
-def trajectory(folder: Path, task: str = "small-task") -> dict[str, Any]:
-    path = folder / "run" / "trials" / task / "seed-0" / "trajectory.json"
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
 
 
 async def shell_trial(
@@ -180,26 +158,10 @@ def solution_of(task: str) -> Sequence[str]:
     return ["ls /app", text.split("set -e\n", 1)[1]]
 
 
-@pytest.fixture(scope="session")
-def pulled(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Pulls an agent once; a test is skipped where its registry is away."""
-    known: dict[str, str] = {}
-
-    def pull(name: str) -> None:
-        if name not in known:
-            command = [sys.executable, "-m", "tbench", "agent", "pull", name]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-            known[name] = "" if done.returncode == 0 else done.stderr.strip()
-        if known[name]:
-            pytest.skip(known[name])
-
-    return pull
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", known_recipes())
 def test_a_real_agent_solves_a_bundled_task_without_a_network(
-    agent: str, tmp_path: Path, tools_volume: str, pulled: Any
+    agent: str, tmp_path: Path, tools_volume: str, pulled: Pull
 ) -> None:
     pulled(agent)
     commands = solution_of("tidy-notes")

@@ -72,6 +72,13 @@ def test_a_prompt_that_does_not_begin_with_what_was_before_begins_a_sequence() -
     ]
 
 
+def test_turns_beside_a_conversation_do_not_cut_it() -> None:
+    title = tokens([7, 8], [9])
+    found = flatten([tokens([1], [2]), title, tokens([1, 2, 3], [4]), title, tokens([1, 2, 3, 4, 5], [6])])
+    assert [each.turns for each in found] == [3, 1, 1]
+    assert (found[0].response_ids, found[0].loss_mask) == ([2, 3, 4, 5, 6], [1, 0, 1, 0, 1])
+
+
 def test_logprobs_are_kept_only_where_each_token_has_one() -> None:
     (found,) = flatten([tokens([1], [2, 3]), tokens([1, 2, 3, 4], [5], logprobs=[])])
     assert found.logprobs == [] and found.loss_mask == [1, 1, 0, 1]

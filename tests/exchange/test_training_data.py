@@ -13,7 +13,7 @@ from fault_server import FaultServer
 from stored_conversations import SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
 from harness.endpoint.chat import Rendering
-from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
+from harness.trajectory import Branch, Message, Outcome, Reply, Step, ToolCall, Trajectory
 from tbench.cli import app
 from tbench.results import TaskStepResult
 
@@ -318,3 +318,47 @@ async def test_a_call_of_an_agent_of_ones_own_stays_as_it_was_sent(endpoint: Fau
     export(store_run(tmp_path / "run", [StoredTrial(own)]), "-o", tmp_path / "out")
     (row,) = rows(tmp_path / "out", "messages-with-tools")
     assert row["messages"][-1]["tool_calls"][0]["function"]["arguments"] == '{"command": "ls"}'
+
+
+def test_each_conversation_of_an_agent_with_a_loop_of_its_own_is_a_row_with_its_own_replies(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+    call = ToolCall(id="c", name="bash", arguments='{"command": "ls"}')
+    steps = tuple(
+        Step(index=index, reply=Reply(content=text, tool_calls=calls))
+        for index, text, calls in [
+            (1, "", (call,)),
+            (2, "Title", ()),
+            (3, "Notes", ()),
+            (4, "", (call,)),
+            (5, "Done", ()),
+        ]
+    )
+    said = Message(role="assistant", content="", tool_calls=(call,))
+    ask, saw = Message(role="user", content="Do it."), Message(role="tool", content="files", tool_call_id="c")
+
+    def says(text: str) -> Message:
+        return Message(role="assistant", content=text)
+
+    def asks(text: str) -> Message:
+        return Message(role="user", content=text)
+
+    trajectory = Trajectory(
+        protocol="some-agent@1.0",
+        messages=(asks("Go on from: Notes"), said, saw, says("Done")),
+        branches=(
+            Branch(replies=(1,), has_tools=True, messages=(ask, said)),
+            Branch(replies=(2,), has_tools=False, messages=(asks("A title?"), says("Title"))),
+            Branch(replies=(3,), has_tools=True, kept=0, messages=(ask, said, saw, asks("Summarise."), says("Notes"))),
+        ),
+        tools=(tool,),
+        steps=steps,
+        outcome=Outcome.FINISHED,
+    )
+    export(store_run(tmp_path / "run", [StoredTrial(trajectory)]), "-o", tmp_path / "out")
+    acting, title = rows(tmp_path / "out", "messages-with-tools"), rows(tmp_path / "out")
+    learnt = [[m["content"] or "call" for m in row["messages"] if m["train"]] for row in acting]
+    assert learnt == [["call"], ["Notes"], ["call", "Done"]]
+    assert all(row["tools"] == [tool] and row["is_whole"] for row in acting)
+    assert [[m["content"] for m in row["messages"] if m["train"]] for row in title] == [["Title"]]
+    assert "tools" not in title[0]
+    assert [row["context"] for row in acting] == [1, 3, 4]

@@ -120,9 +120,26 @@ async def test_an_agent_that_acts_unseen_is_recorded_by_its_calls_and_what_its_n
     first, title, last = trajectory.steps
     assert first.actions == ("ls", 'look {"path": "x"}', 'cut {"comm')
     assert (title.reply.content, title.actions, last.actions, last.observation) == ("Title", (), (), "")
+    assert first.observation == "output 1\n\noutput 2\n\noutput 3"
+    (beside,) = trajectory.branches
+    assert (beside.replies, beside.has_tools) == ((2,), False)
+    assert [message.content for message in beside.messages] == ["A title, please.", "Title"]
+    assert trajectory.tools == tuple(tools)
     assert [message.content for message in trajectory.messages] == [
         "What now?", "I look.", "output 1", "output 2", "output 3", "Done.",
     ]  # fmt: skip
+
+
+async def test_calls_in_a_cut_reply_of_an_agent_that_acts_unseen_are_no_actions() -> None:
+    call = ToolCall(id="1", name="bash", arguments='{"command": "rm -r /a')
+
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        await job.model.query(ASK)
+
+    trajectory = await run(work, ScriptedModel([Reply(content="", tool_calls=(call,), cut=True)]), acts_unseen=True)
+    assert trajectory.steps[0].actions == ()
+    assert trajectory.messages[-1].tool_calls == ()
 
 
 async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:

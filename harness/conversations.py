@@ -1,0 +1,118 @@
+"""Tells apart the conversations of an agent with a loop of its own, by which of them each of its requests extends.
+
+Beside its work such an agent asks for titles or summaries, and it replaces a conversation that fills the context by a
+shorter one. Nothing but the requests themselves shows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.trajectory import Branch, Message
+
+_SEARCHED = 64
+"""Number of conversations, the last ones, that a request may extend."""
+
+
+@dataclass
+class _Known:
+    messages: tuple[Message, ...]
+    """The messages of the last request."""
+    answer: Message
+    tools: Sequence[Mapping[str, Any]]
+    replies: list[int] = field(default_factory=list)
+
+    def is_extended_by(self, messages: Sequence[Message], has_tools: bool) -> bool:
+        """Whether a request goes on after the answer. Requests with and without tools are different conversations."""
+        size = len(self.messages)
+        if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
+            return False
+        return shared_start(self.messages, messages) == size
+
+
+class Conversations:
+    """All conversations of an agent, in the order of their first replies."""
+
+    def __init__(self) -> None:
+        self._all: list[_Known] = []
+
+    def find(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """Return the number of the last reply of the conversation that a request extends; None for a new one."""
+        found = self._extended_by(messages, tools)
+        return None if found is None else found.replies[-1]
+
+    def add(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], answer: Message, number: int
+    ) -> None:
+        """Add a request with the answer, which is the reply with this number."""
+        found = self._extended_by(messages, tools)
+        if found is None:
+            # What conversations share is kept only once.
+            shared = max((self._shared(each, messages) for each in self._all[-_SEARCHED:]), key=len, default=())
+            found = _Known((*shared, *messages[len(shared) :]), answer, tools)
+            self._all.append(found)
+        else:
+            size = len(found.messages)
+            found.messages = (*found.messages, *messages[size:])
+            found.answer, found.tools = answer, tools
+        found.replies.append(number)
+
+    def _extended_by(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> _Known | None:
+        searched = reversed(self._all[-_SEARCHED:])
+        return next((each for each in searched if each.is_extended_by(messages, bool(tools))), None)
+
+    @staticmethod
+    def _shared(known: _Known, messages: Sequence[Message]) -> tuple[Message, ...]:
+        return known.messages[: shared_start(known.messages, messages)]
+
+    @property
+    def _main(self) -> _Known | None:
+        """The conversation that was last asked with tools; without any, the last one."""
+        having = [each for each in self._all if each.tools] or self._all
+        return max(having, key=lambda each: each.replies[-1], default=None)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The main conversation as it was last sent, with its reply."""
+        return () if (main := self._main) is None else (*main.messages, main.answer)
+
+    @property
+    def tools(self) -> tuple[dict[str, Any], ...]:
+        """The functions that the main conversation's last request offered."""
+        return () if (main := self._main) is None else tuple(dict(tool) for tool in main.tools)
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """All other conversations."""
+        found: list[Branch] = []
+        before: tuple[Message, ...] = ()
+        main = self._main
+        for each in self._all:
+            if each is not main:
+                messages = (*each.messages, each.answer)
+                kept = shared_start(before, messages)
+                found.append(
+                    Branch(replies=tuple(each.replies), has_tools=bool(each.tools), kept=kept, messages=messages[kept:])
+                )
+                before = messages
+        return tuple(found)
+
+
+def shared_start(old: Sequence[Message], new: Sequence[Message]) -> int:
+    """Return the number of messages at the start that two requests share, apart from thinking.
+
+    Agents may leave out the thinking of earlier replies.
+    """
+    pairs = zip(old, new, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if not _same(one, other)), min(len(old), len(new)))
+
+
+def _same(one: Message, other: Message) -> bool:
+    return one is other or (
+        one.role == other.role
+        and one.content == other.content
+        and one.tool_calls == other.tool_calls
+        and one.tool_call_id == other.tool_call_id
+    )

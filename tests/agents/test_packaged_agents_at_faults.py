@@ -1,0 +1,153 @@
+"""The agents that come along, in containers without a network, at an endpoint that fails, cuts, and is full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeTask
+from packaged_trials import Pull, run, trajectory
+from tool_calling_server import ToolCallingServer, called
+
+from tbench.serving import JsonHandler
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+AGENTS = ("claude-code", "codex", "mini-swe-agent")
+TOML = "[agent]\ntimeout_sec = {seconds}\n[environment]\nmemory_mb = 1024\nallow_internet = false\n"
+OUTAGE_SEC = 60.0
+
+Try = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def try_agent(tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull) -> Try:
+    """Runs one trial of a task that wants the file /app/done."""
+
+    def trial(agent: str, server: ToolCallingServer, *more: str, seconds: float = 300) -> dict[str, Any]:
+        pulled(agent)
+        tasks = make_task(toml=TOML.format(seconds=seconds)).parent
+        with server:
+            return run(tmp_path, tasks, agent, server.base_url, *more, seconds=500)
+
+    return trial
+
+
+class AwayServer(ToolCallingServer):
+    """Hangs up on every request for a while, from the second turn on."""
+
+    began: float | None = None
+    refused = 0
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        if turn == 0:
+            return False
+        self.began = self.began or time.monotonic()
+        if time.monotonic() > self.began + OUTAGE_SEC:
+            return False
+        self.refused += 1
+        handler.close_connection = True
+        return True
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_minute_without_an_endpoint_is_sat_out_and_costs_the_agent_no_time(agent: str, try_agent: Try) -> None:
+    server = AwayServer(["ls /app", "touch /app/done"])
+    # The task's time alone would not suffice.
+    result = try_agent(agent, server, seconds=OUTAGE_SEC - 5)
+    assert (result["error"], result["reward"]) == (None, 1.0)
+    assert result["timings"]["waited_sec"] >= OUTAGE_SEC - 1
+    assert server.refused > 3
+    # The agent itself has asked once for each reply: it has noticed nothing.
+    assert result["steps"] == 3
+
+
+class BusyServer(ToolCallingServer):
+    """Wants two requests of the second turn to come later."""
+
+    asked_at: list[float]
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        if turn != 1 or len(self.asked_at) == 2:
+            return False
+        self.asked_at.append(time.monotonic())
+        handler.send_answer(429, b'{"error": {"message": "slow down"}}', {"Retry-After": "3"})
+        return True
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_busy_endpoint_is_asked_again_when_it_says(agent: str, try_agent: Try) -> None:
+    server = BusyServer(["ls /app", "touch /app/done"])
+    server.asked_at = []
+    result = try_agent(agent, server)
+    assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 3)
+    assert result["timings"]["waited_sec"] >= 6
+    first, second = server.asked_at
+    assert second - first >= 3
+
+
+class CuttingServer(ToolCallingServer):
+    """Cuts its second reply, and all that follow it directly."""
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        if turn == 0:
+            return False
+        usage = {"prompt_tokens": 100, "completion_tokens": 16384, "total_tokens": 16484}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "I begin"}, "finish_reason": "length"}
+        handler.send_json(200, {"id": "c", "model": "tiny", "choices": [choice], "usage": usage})
+        return True
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try) -> None:
+    result = try_agent(agent, CuttingServer(["touch /app/done"]))
+    assert (result["error"], result["reward"]) == (None, 1.0)
+    assert result["outcome"] == ("format_limit" if agent == "codex" else "finished")
+    assert result["signs"]["cut"] == result["steps"] - 1
+
+
+class LongServer(ToolCallingServer):
+    """Prints much in each of eight turns; asked without tools, or for a summary, it summarises."""
+
+    turns = 0
+
+    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+        last = body["messages"][-1]
+        if not body.get("tools") or (last["role"] == "user" and "summary of" in last["content"]):
+            return {"role": "assistant", "content": "<summary>Numbers were printed.</summary>"}
+        self.turns += 1
+        if self.turns > 9:
+            return {"role": "assistant", "content": "Done."}
+        command = f"seq {self.turns}0000 {self.turns}2000" if self.turns < 9 else "touch /app/done"
+        return called(body, self.turns, command)
+
+
+@pytest.mark.parametrize(("agent", "longest"), [("claude-code", 32_000), ("codex", 16_000)])
+def test_an_agent_whose_context_is_full_compacts_its_conversation_and_goes_on(
+    agent: str, longest: int, tmp_path: Path, try_agent: Try
+) -> None:
+    server = LongServer([])
+    server.longest = longest
+    result = try_agent(agent, server)
+    assert (result["error"], result["outcome"], result["reward"]) == (None, "finished", 1.0)
+    found = trajectory(tmp_path)
+    assert "Numbers were printed." in str(found["messages"])
+    # The last conversation is the one after the summary, and not the whole work.
+    calls = [call for message in found["messages"] for call in message["tool_calls"]]
+    assert 0 < len(calls) < 9
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_limits_of_steps_and_tokens_end_an_agent(agent: str, try_agent: Try, tmp_path: Path) -> None:
+    result = try_agent(agent, ToolCallingServer(["ls /app"] * 9), "--steps", "2")
+    assert (result["error"], result["outcome"], result["steps"]) == (None, "step_limit", 2)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_limit_of_written_tokens_ends_an_agent(agent: str, try_agent: Try) -> None:
+    server = ToolCallingServer(["ls /app"] * 9)
+    result = try_agent(agent, server, "--max-completion-tokens", "50")  # 20 are counted for each reply
+    assert (result["error"], result["outcome"], result["steps"]) == (None, "token_limit", 3)
+    assert server.bodies[-1]["max_tokens"] == 10
