@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from fault_server import RECORDED, FaultServer
 from hypothesis import settings
+from packaged_trials import Pull, pull
 from xdist.scheduler import LoadScopeScheduling
 
 from tbench.sandbox.backend import Backend, Sandbox, SandboxSettings, open_backend
@@ -310,3 +311,15 @@ def host_port() -> Iterator[int]:
     yield server.server_address[1]
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="session")
+def pulled() -> Pull:
+    """Pulls an agent if it is not here; a test is skipped where its registry is away."""
+    pull_once = cache(pull)
+
+    def pull_or_skip(name: str) -> None:
+        if why := pull_once(name):
+            pytest.skip(why)
+
+    return pull_or_skip

@@ -10,7 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tbench.agents.packages import require_package
+from tbench.agents.recipe import load_recipe
+from tbench.errors import UsageError
+
 Pull = Callable[[str], None]
+"""Pulls an agent, and skips the test if its registry is away."""
+
+
+def pull(name: str) -> str:
+    """Pull an agent if it is not here, and return why that failed; empty if it did not."""
+    try:
+        require_package(load_recipe(name), name)
+    except UsageError:
+        command = [sys.executable, "-m", "tbench", "agent", "pull", name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        return "" if done.returncode == 0 else done.stderr.strip()
+    return ""
 
 
 def run(folder: Path, tasks: Path, agent: str, url: str, *more: str, seconds: int = 240) -> dict[str, Any]:
