@@ -20,7 +20,7 @@ from tbench.agents.model_agent import UserAgent
 from tbench.agents.recipe import NO_SESSION, Recipe
 from tbench.agents.trial_agent import AgentReport, Workplace, agent_user
 from tbench.errors import TrialError
-from tbench.files import safe_relative, write_atomically
+from tbench.files import safe_relative, write_atomically, write_json
 from tbench.gateway.connections import PROGRAM, Connections
 from tbench.gateway.server import Gateway
 from tbench.sandbox.backend import TOOLS
@@ -28,6 +28,8 @@ from tbench.sandbox.package import PACKAGE
 
 LOGS = "/logs/agent"
 """Directory in the sandbox for the agent's own files."""
+LEFT_OUT = "left_out.json"
+"""File beside these, with the fields and tools of requests that have no effect."""
 _KEPT_BYTES = 16 << 20
 """Maximum size of the agent's own files that are kept of a trial."""
 _NO_LIMIT_SEC = 24 * 3600.0
@@ -100,6 +102,7 @@ class _Work:
                     running.cancel()
         finally:
             await gateway.close()
+            _note_left_out(self._place, gateway.left_out)
         return self._outcome(view, gateway)
 
     def _outcome(self, view: object, gateway: Gateway) -> Outcome:
@@ -141,6 +144,13 @@ async def _ask(
     model: AgentModel, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]
 ) -> Reply:
     return await model.query(messages, max_tokens=max_tokens, tools=tools)
+
+
+def _note_left_out(place: Workplace, left_out: Mapping[str, int]) -> None:
+    """Store which fields and tools of the agent's requests had no effect. Never raises."""
+    if left_out:
+        with contextlib.suppress(OSError):  # such as a full disk
+            write_json(place.directory / "agent" / LEFT_OUT, dict(sorted(left_out.items())))
 
 
 async def _keep_files(place: Workplace) -> None:

@@ -15,7 +15,9 @@ from tbench.gateway.dialect import (
     field_of,
     function,
     max_tokens_of,
+    may_use_tools,
     objects_of,
+    refuse,
     text_of,
 )
 
@@ -29,13 +31,16 @@ class ChatDialect:
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         if field_of(body, "n", int, 1) != 1:
             raise BadRequest("n: only one reply for each request")
+        refuse(body, functions="is out of date; use tools", stop="is not supported", logprobs="is not supported")
+        if field_of(body, "response_format", dict, {}).get("type", "text") != "text":
+            raise BadRequest("response_format: only text is supported")
         messages = tuple(_message(each, number) for number, each in enumerate(objects_of(body, "messages")))
         if not messages:
             raise BadRequest("messages: is empty")
         options = field_of(body, "stream_options", dict, {})
         return ModelRequest(
             messages=messages,
-            tools=() if body.get("tool_choice") == "none" else tuple(_tool(each) for each in objects_of(body, "tools")),
+            tools=tuple(map(_tool, objects_of(body, "tools"))) if may_use_tools(body.get("tool_choice")) else (),
             max_tokens=max_tokens_of(body, "max_completion_tokens", "max_tokens"),
             is_streamed=field_of(body, "stream", bool, False),
             model=field_of(body, "model", str, ""),
@@ -91,6 +96,7 @@ def _message(body: Mapping[str, Any], number: int) -> Message:
         return Message(role="tool", content=text, tool_call_id=field_of(body, "tool_call_id", str, ""))
     if role != "assistant":
         raise BadRequest(f"{where}.role: {role!r:.40} is unknown")
+    refuse(body, function_call="is out of date; use tool_calls")
     reasoning = body.get("reasoning_content", body.get("reasoning"))
     return Message(
         role="assistant",

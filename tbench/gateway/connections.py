@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from harness.concurrency import cancel
-from harness.errors import TerminalUnreachable
+from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import ByteStream, Connect
 
 PROGRAM = "gateway"
@@ -24,7 +24,7 @@ _FRAME = struct.Struct(">II")
 _CHUNK = 1 << 16
 _LARGEST_FRAME = 1 << 20
 _MAX_UNREAD = 40 << 20
-"""Bytes that a server may leave unread before its connection is closed."""
+"""Bytes of all connections that a server may leave unread; the one that exceeds it is closed."""
 _START_SEC = 30.0
 _UNREACHABLE_SEC = 120.0
 """Longest time for which the sandbox may be out of reach."""
@@ -52,7 +52,8 @@ class Connections:
     async def listen(self) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
         """Listen for the block. Yields the port, and a task that ends only with an exception.
 
-        Raises TerminalUnreachable and what `connect` raises.
+        That is TerminalUnreachable if the sandbox is out of reach, and TerminalLost if the program does not stay: then
+        something in the sandbox ends it. Raises TerminalUnreachable and what `connect` raises.
         """
         try:
             stream, port = await self._start(0)
@@ -80,9 +81,10 @@ class Connections:
                     break
                 except (_Lost, ConnectionError, TimeoutError) as error:
                     if time.monotonic() > ends:
-                        raise TerminalUnreachable(f"the gateway's program was lost ({why}): {error}") from error
+                        words = f"the gateway's program was lost ({why}): {error}"
+                        raise (TerminalLost if isinstance(error, _Lost) else TerminalUnreachable)(words) from error
                 await asyncio.sleep(_PAUSE_SEC)
-        raise TerminalUnreachable(f"the gateway's program was lost {_MAX_STARTS} times")
+        raise TerminalLost(f"the gateway's program was lost {_MAX_STARTS} times")
 
     async def _start(self, port: int) -> tuple[ByteStream, int]:
         """Start the program on a port, 0 for any, and return its streams and the port. Raises _Lost."""
@@ -128,9 +130,13 @@ class Connections:
                     writer.write_eof()
                     continue
                 writer.write(payload)
-                if writer.transport.get_write_buffer_size() > _MAX_UNREAD:
+                if writer.transport.get_write_buffer_size() and self._unread > _MAX_UNREAD:
                     writer.transport.abort()
             await self._read(stream)
+
+    @property
+    def _unread(self) -> int:
+        return sum(writer.transport.get_write_buffer_size() for writer in self._open.values())
 
     async def _accept(self, stream: ByteStream, number: int) -> asyncio.StreamWriter:
         ours, theirs = socket.socketpair()

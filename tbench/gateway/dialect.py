@@ -30,6 +30,23 @@ class BadRequest(Exception):
     """A request that the dialect does not allow; the message is for the agent."""
 
 
+class Body(dict[str, Any]):
+    """The object that an agent has sent, which knows what of it was looked at."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self._used: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._used.add(name)
+        return super().get(name, default)
+
+    @property
+    def unused(self) -> set[str]:
+        """Names of the fields that have no effect."""
+        return {name for name, value in self.items() if value is not None} - self._used
+
+
 @dataclass(frozen=True)
 class ModelRequest:
     """One request of an agent, in the form that the house's client takes."""
@@ -46,6 +63,8 @@ class ModelRequest:
     """Names of tools whose input is a text instead of an object; here they are functions of one text."""
     reports_usage: bool = True
     """Whether a streamed answer ends with the counts."""
+    left_out: tuple[str, ...] = ()
+    """Tools of the provider's servers, which the model is not offered."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,24 @@ def objects_of(body: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
     if len(found) > (most := _MOST.get(name, _MAX_OBJECTS)):
         raise BadRequest(f"{name}: has {len(found)} entries; at most {most}")
     return found
+
+
+def refuse(body: Mapping[str, Any], **why: str) -> None:
+    """Refuse fields that would change what the model is asked, if they are set. Raises BadRequest."""
+    for name, words in why.items():
+        if body.get(name):
+            raise BadRequest(f"{name}: {words}")
+
+
+def may_use_tools(choice: object) -> bool:
+    """Return whether the model may call tools, from a tool_choice of any dialect. Raises BadRequest.
+
+    The endpoint behind this one is asked with its default: calls as the model likes.
+    """
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind not in (None, "auto", "none"):
+        raise BadRequest(f"tool_choice: {kind!r:.40} is not supported; the model chooses by itself (auto, none)")
+    return kind != "none"
 
 
 def max_tokens_of(body: Mapping[str, Any], *names: str) -> int | None:

@@ -18,7 +18,9 @@ from tbench.gateway.dialect import (
     field_of,
     function,
     max_tokens_of,
+    may_use_tools,
     objects_of,
+    refuse,
     text_of,
 )
 
@@ -36,18 +38,23 @@ class MessagesDialect:
     """Content blocks: text, thinking, tool_use, tool_result."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
+        refuse(body, stop_sequences="is not supported", mcp_servers="is not supported", container="is not supported")
         conversation = Conversation()
         if text := text_of(body.get("system"), "system"):
             conversation.add_instruction(text)
         for number, message in enumerate(objects_of(body, "messages")):
             _add(conversation, message, f"messages[{number}]")
-        choice = field_of(body, "tool_choice", dict, {})
+        # Tools of the provider's servers have a type instead of a schema.
+        own = [each for each in objects_of(body, "tools") if isinstance(each.get("input_schema"), dict)]
+        left_out = [str(each.get("type")) for each in objects_of(body, "tools") if each not in own]
+        tools = own if may_use_tools(body.get("tool_choice")) else []
         return ModelRequest(
             messages=conversation.finish(),
-            tools=() if choice.get("type") == "none" else _tools(body),
+            tools=tuple(function(each.get("name"), each.get("description"), each["input_schema"]) for each in tools),
             max_tokens=max_tokens_of(body, "max_tokens"),
             is_streamed=field_of(body, "stream", bool, False),
             model=field_of(body, "model", str, ""),
+            left_out=tuple(left_out),
         )
 
     def answer(self, answer: Answer) -> dict[str, Any]:
@@ -106,21 +113,14 @@ def _add_block(conversation: Conversation, role: str, block: Mapping[str, Any], 
         name = field_of(block, "name", str, "")
         arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
         conversation.add_reply(calls=[ToolCall(id=field_of(block, "id", str, ""), name=name, arguments=arguments)])
-    elif kind in ("thinking", "redacted_thinking"):
+    elif kind == "redacted_thinking":
+        raise BadRequest(f"{where}.content: {kind} was not made here")
+    elif kind == "thinking":
         conversation.add_reply(reasoning=field_of(block, "thinking", str, ""))
     elif role == "assistant":
         conversation.add_reply(text_of([block], where))
     else:
         conversation.add_user(text_of([block], where))
-
-
-def _tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the tools that the agent itself runs; those of the provider's servers have a type instead of a schema."""
-    return tuple(
-        function(each.get("name"), each.get("description"), each.get("input_schema"))
-        for each in objects_of(body, "tools")
-        if isinstance(each.get("input_schema"), dict)
-    )
 
 
 def _head(answer: Answer) -> dict[str, Any]:

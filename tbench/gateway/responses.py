@@ -20,7 +20,9 @@ from tbench.gateway.dialect import (
     free_text_of,
     function,
     max_tokens_of,
+    may_use_tools,
     objects_of,
+    refuse,
     text_of,
 )
 
@@ -40,8 +42,10 @@ class ResponsesDialect:
     """Items: messages, reasoning, calls and their outputs. Nothing is stored between requests."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
-        if body.get("previous_response_id"):
-            raise BadRequest("previous_response_id: no responses are stored; send the whole conversation")
+        whole = "no responses are stored; send the whole conversation"
+        refuse(body, previous_response_id=whole, conversation=whole, background=whole, prompt=whole)
+        if field_of(field_of(body, "text", dict, {}), "format", dict, {}).get("type", "text") != "text":
+            raise BadRequest("text.format: only text is supported")
         conversation = Conversation()
         if text := field_of(body, "instructions", str, ""):
             conversation.add_instruction(text)
@@ -51,15 +55,18 @@ class ResponsesDialect:
         else:
             for number, item in enumerate(objects_of(body, "input")):
                 _add(conversation, item, f"input[{number}]")
-        tools = [] if body.get("tool_choice") == "none" else objects_of(body, "tools")
+        own = [each for each in objects_of(body, "tools") if each.get("type") in ("function", "custom")]
+        left_out = [str(each.get("type")) for each in objects_of(body, "tools") if each not in own]
+        tools = own if may_use_tools(body.get("tool_choice")) else []
         free_text = frozenset(str(each.get("name")) for each in tools if each.get("type") == "custom")
         return ModelRequest(
             messages=conversation.finish(),
-            tools=tuple(_tool(each) for each in tools if each.get("type") in ("function", "custom")),
+            tools=tuple(map(_tool, tools)),
             max_tokens=max_tokens_of(body, "max_output_tokens"),
             is_streamed=field_of(body, "stream", bool, False),
             model=field_of(body, "model", str, ""),
             free_text_tools=free_text,
+            left_out=tuple(left_out),
         )
 
     def answer(self, answer: Answer) -> dict[str, Any]:

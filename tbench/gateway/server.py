@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from aiohttp import web
 from harness.errors import ContextLimitReached
 from harness.trajectory import Message, Outcome, Reply
 from tbench.gateway.chat import ChatDialect
-from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Dialect, ModelRequest, RefusalKind
+from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, RefusalKind
 from tbench.gateway.messages import MessagesDialect
 from tbench.gateway.responses import ResponsesDialect
 
@@ -30,6 +31,12 @@ DIALECTS: Mapping[str, Dialect] = {
 """Dialects by path below `/v1`."""
 LARGEST_BODY = 32 << 20
 """Maximum number of bytes of a request, unpacked."""
+MAX_AT_ONCE = 16
+"""Maximum number of requests of one trial that are held at once; more wait unread."""
+_SHARE = 0.1
+"""Largest share of the event loop for reading one trial's requests, which is shared with all other trials."""
+_FREE_SEC = 0.02
+"""CPU time of reading a request that is not held against a trial."""
 _COUNT_TOKENS = "/messages/count_tokens"
 _QUIET_SEC = 10.0
 """Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
@@ -60,6 +67,10 @@ class Gateway:
         self._max_tokens, self._context_tokens = max_tokens, context_tokens
         self._tokens_per_byte = _TOKENS_PER_BYTE
         self._asking: set[asyncio.Task[Reply]] = set()
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)
+        self._reading = asyncio.Lock()
+        self.left_out: Counter[str] = Counter()
+        """Fields and tools of requests that have no effect here, with the number of such requests."""
         self.answered = 0
         """Number of replies of the model."""
         self.reason_to_give_up: Outcome | None = None
@@ -98,12 +109,27 @@ class Gateway:
             return web.json_response(self._card)
         if request.method != "POST" or (path not in DIALECTS and path != _COUNT_TOKENS):
             raise Refused("not_found", f"there is no {request.method} {request.path[:200]}")
-        asked = dialect.read(await _read_json(request))
-        if path == _COUNT_TOKENS:
-            return web.json_response({"input_tokens": self._estimate(asked)})
-        if asked.is_streamed:
-            return await self._stream(request, dialect, asked)
-        return web.json_response(dialect.answer(await self._reply(asked)))
+        async with self._places:
+            asked = await self._read(request, dialect)
+            if path == _COUNT_TOKENS:
+                return web.json_response({"input_tokens": self._estimate(asked)})
+            if asked.is_streamed:
+                return await self._stream(request, dialect, asked)
+            return web.json_response(dialect.answer(await self._reply(asked)))
+
+    async def _read(self, request: web.BaseRequest, dialect: Dialect) -> ModelRequest:
+        """Read a request. Raises Refused and BadRequest."""
+        data = await _read_body(request)
+        async with self._reading:
+            began = time.thread_time()
+            try:
+                body = Body(_parse(data))
+                asked = dialect.read(body)
+            finally:
+                if (took := time.thread_time() - began) > _FREE_SEC:
+                    await asyncio.sleep(took / _SHARE)
+        self.left_out.update({*body.unused, *asked.left_out})
+        return asked
 
     def _knows(self, request: web.BaseRequest) -> bool:
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -201,14 +227,22 @@ def _size(asked: ModelRequest) -> int:
     return texts + sum(len(json.dumps(tool)) for tool in asked.tools)
 
 
-async def _read_json(request: web.BaseRequest) -> Mapping[str, Any]:
-    """Read a request's body. Raises Refused if it is too large, BadRequest if it is not a JSON object."""
+async def _read_body(request: web.BaseRequest) -> bytes:
+    """Read a request's body. Raises Refused if it is too large."""
+    too_large = Refused("too_large", f"a request has at most {LARGEST_BODY >> 20} MB")
+    if (request.content_length or 0) > LARGEST_BODY:
+        raise too_large
     body = bytearray()
     with contextlib.suppress(ConnectionError):
         async for piece in request.content.iter_any():
             body += piece
             if len(body) > LARGEST_BODY:
-                raise Refused("too_large", f"a request has at most {LARGEST_BODY >> 20} MB")
+                raise too_large
+    return bytes(body)
+
+
+def _parse(body: bytes) -> Mapping[str, Any]:
+    """Return the JSON object of a body. Raises BadRequest if it is none."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
