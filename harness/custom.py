@@ -19,6 +19,7 @@ from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, Req
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
 from harness.model_text import special_tokens, without_lone_surrogates
+from harness.oversight import Oversight
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.protocols.reply_text import render_view
 from harness.terminal import Settled
@@ -128,12 +129,14 @@ class CustomRun:
         seeds: Seeds,
         earlier: Sequence[Message] = (),
         acts_unseen: bool = False,
+        oversight: Oversight | None = None,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._agent = agent
         self._name = name
         self._acts_unseen = acts_unseen
+        self._oversight = oversight
         self._replied_at: dict[int, float] = {}
         """Times of the replies whose results are not known yet, by step."""
         self._conversations = Conversations()
@@ -230,6 +233,9 @@ class CustomRun:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return await self._end(Outcome.STEP_LIMIT)
+        if self._oversight is not None:
+            with clock.stopped():
+                await self._oversight.hold()
         self._note_unseen(messages, tools)
         # An agent that acts unseen may ask for something else before it says what has come of the last reply.
         self._end_steps(1 if self._acts_unseen else 0)

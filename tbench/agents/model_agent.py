@@ -171,6 +171,7 @@ class UserAgent:
             place.with_task_timeout(self._limits),
             seeds=_seeds(place, self._model),
             acts_unseen=self._acts_unseen,
+            oversight=place.oversight,
             earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),

@@ -101,11 +101,11 @@ class CuttingServer(ToolCallingServer):
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try) -> None:
+def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try, tmp_path: Path) -> None:
     result = try_agent(agent, CuttingServer(["touch /app/done"]))
     assert (result["error"], result["reward"]) == (None, 1.0)
     assert result["outcome"] == ("format_limit" if agent == "codex" else "finished")
-    assert result["signs"]["cut"] == result["steps"] - 1
+    assert [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]] == [False] + [True] * (result["steps"] - 1)
 
 
 class LongServer(ToolCallingServer):
@@ -140,7 +140,7 @@ def test_an_agent_whose_context_is_full_compacts_its_conversation_and_goes_on(
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_the_limits_of_steps_and_tokens_end_an_agent(agent: str, try_agent: Try, tmp_path: Path) -> None:
+def test_the_limit_of_steps_ends_an_agent(agent: str, try_agent: Try) -> None:
     result = try_agent(agent, ToolCallingServer(["ls /app"] * 9), "--steps", "2")
     assert (result["error"], result["outcome"], result["steps"]) == (None, "step_limit", 2)
 

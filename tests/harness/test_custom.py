@@ -22,6 +22,7 @@ from harness.errors import (
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling, Seeds
+from harness.oversight import Oversight
 from harness.protocols.base import CommandResult, Keys
 from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
@@ -44,6 +45,7 @@ def a_run(
     steps_done: list[Step] | None = None,
     earlier: Sequence[Message] = (),
     acts_unseen: bool = False,
+    oversight: Oversight | None = None,
     **limits: Any,
 ) -> CustomRun:
     return CustomRun(
@@ -55,6 +57,7 @@ def a_run(
         seeds=Seeds("alpha", 3),
         earlier=earlier,
         acts_unseen=acts_unseen,
+        oversight=oversight,
         on_step_done=([] if steps_done is None else steps_done).append,
     )
 
@@ -140,6 +143,24 @@ async def test_calls_in_a_cut_reply_of_an_agent_that_acts_unseen_are_no_actions(
     trajectory = await run(work, ScriptedModel([Reply(content="", tool_calls=(call,), cut=True)]), acts_unseen=True)
     assert trajectory.steps[0].actions == ()
     assert trajectory.messages[-1].tool_calls == ()
+
+
+async def test_an_agent_is_held_before_its_next_query_and_its_time_stands_still() -> None:
+    held = asyncio.Event()
+
+    class Gate(Oversight):
+        async def hold(self) -> None:
+            held.set()
+            await asyncio.sleep(1.0)
+
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        await job.model.query(ASK)
+
+    trajectory = await run(work, ScriptedModel([Reply(content="a")]), timeout_sec=0.5, oversight=Gate())
+    assert held.is_set()
+    assert trajectory.outcome is Outcome.FINISHED
+    assert trajectory.waited_sec >= 1.0
 
 
 async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:
