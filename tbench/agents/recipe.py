@@ -33,7 +33,9 @@ class PackageSource(Frozen):
     pypi: str | None = None
     """Name on PyPI. A Python of its own comes along."""
     npm: str | None = None
-    """Name on npm. Its program has to be a native one: no Node.js comes along."""
+    """Name on npm. Its program is a native one, or one for Node.js."""
+    node: str | None = None
+    """Version of the Node.js that comes along, from npm too."""
     leave_out: tuple[str, ...] = ()
     """Patterns of paths, below the folder of packages, that the agent does not need."""
 
@@ -41,6 +43,8 @@ class PackageSource(Frozen):
     def _check_source(self) -> PackageSource:
         if (self.pypi is None) == (self.npm is None):
             raise ValueError("name either pypi or npm")
+        if self.node is not None and self.npm is None:
+            raise ValueError("node: only for an agent from npm")
         return self
 
     @property

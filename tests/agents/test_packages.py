@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import stat
 import tarfile
 from collections.abc import Mapping
@@ -75,8 +76,8 @@ def names_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-async def no_python(packages: Path, archive: Path) -> None:
-    raise AssertionError("not from PyPI")
+async def no_runtime(packages: Path, archive: Path) -> None:
+    raise AssertionError("nothing in it needs a loader")
 
 
 def pretend(folder: Path, program: str, text: str) -> None:
@@ -104,7 +105,7 @@ async def test_a_pulled_package_holds_what_npm_installed_less_what_is_left_out(
     source = PackageSource(npm="shell-agent", leave_out=("shell-agent/docs",))
     recipe = shell_recipe("true {instruction}").model_copy(update={"package": source})
     said: list[str] = []
-    manifest = await pull_package(recipe, no_python, said.append)
+    manifest = await pull_package(recipe, no_runtime, said.append)
     assert manifest.contains == {"shell-agent": "1.0", "other": "3"}
     assert said == ["agent: asking npm for shell-agent@1.0"]
     package, _ = require_package(recipe, "x")
@@ -113,9 +114,59 @@ async def test_a_pulled_package_holds_what_npm_installed_less_what_is_left_out(
         program = tar.getmember("node_modules/shell-agent/bin/run")
     assert program.mode & stat.S_IXOTH
     assert "node_modules/shell-agent/docs" not in names
-    again = await pull_package(recipe, no_python, said.append)
+    again = await pull_package(recipe, no_runtime, said.append)
     assert again.sha256 == manifest.sha256 == package.sha256
     assert [name.startswith(".") for name in names_in(cache)] == [False]
+
+
+INSTALLS_PROGRAMS = """
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/node_modules/shell-agent" && cd "$2" && echo "$@" > node_modules/asked
+for name in dynamic static; do cp /bin/true "node_modules/shell-agent/$name"; done
+cp "$STATIC" node_modules/shell-agent/static && ln -s dynamic node_modules/shell-agent/link
+echo '{"packages": {"node_modules/shell-agent": {"version": "1.0"}}}' > package-lock.json
+"""
+
+
+def without_loader(path: Path) -> bytes:
+    """Write a program that names no loader."""
+    program = bytearray(Path("/bin/true").read_bytes())
+    start, size, count = (int.from_bytes(program[at : at + 2], "little") for at in (32, 54, 56))
+    for at in range(start, start + size * count, size):
+        if program[at] == 3:
+            program[at] = 0
+    path.write_bytes(program)
+    return bytes(program)
+
+
+@pytest.mark.slow
+async def test_programs_for_glibc_get_the_loader_that_comes_along(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    static = without_loader(tmp_path / "static")
+    monkeypatch.setenv("STATIC", str(tmp_path / "static"))
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    pretend(tmp_path, "npm", INSTALLS_PROGRAMS)
+    seen: dict[str, bytes] = {}
+
+    async def add_runtime(packages: Path, archive: Path) -> None:
+        with tarfile.open(packages) as tar:
+            seen.update({member.name: tar.extractfile(member).read() for member in tar if member.isreg()})  # type: ignore[union-attr]
+        shutil.copy(packages, archive)
+
+    source = PackageSource(npm="shell-agent", node="22.1.0")
+    recipe = shell_recipe("true {instruction}").model_copy(update={"package": source})
+    try:
+        await pull_package(recipe, add_runtime, lambda _: None)
+    except UsageError as error:
+        if "cannot be had: pip" not in str(error):
+            raise
+        pytest.skip(str(error))
+    folder = "node_modules/shell-agent"
+    assert b"/opt/tbench/agent/shared/ld.so\0" in seen[f"{folder}/dynamic"]
+    assert seen[f"{folder}/static"] == static
+    assert b" node-linux-" in seen["node_modules/asked"]
+    assert b"@22.1.0" in seen["node_modules/asked"]
 
 
 async def test_what_the_registry_lacks_is_said_in_its_clients_words(
@@ -124,14 +175,14 @@ async def test_what_the_registry_lacks_is_said_in_its_clients_words(
     monkeypatch.setenv("PATH", os.environ["PATH"])
     pretend(tmp_path, "npm", "echo 'npm error 404 No match found for version 99'; exit 1")
     with pytest.raises(UsageError, match=r"shell-agent@99: cannot be had: npm ended with 1: npm error 404 No match"):
-        await pull_package(shell_recipe("true {instruction}").at("99"), no_python, lambda _: None)
+        await pull_package(shell_recipe("true {instruction}").at("99"), no_runtime, lambda _: None)
     assert names_in(cache) == []
 
 
 async def test_a_missing_client_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="there is no npm here"):
-        await pull_package(shell_recipe("true {instruction}"), no_python, lambda _: None)
+        await pull_package(shell_recipe("true {instruction}"), no_runtime, lambda _: None)
 
 
 @pytest.mark.parametrize("machines", [{"engines": ("oci:",)}, {"engines": ("ssh://a", "ssh://b")}, {"ray": "auto"}])

@@ -72,6 +72,7 @@ def test_texts_for_people_do_not_make_another_agent(tmp_path: Path) -> None:
         (RECIPE.replace("{model}", "{model"), "for braces"),
         (RECIPE.replace('npm = "my-agent"', ""), "package: name either pypi or npm"),
         (RECIPE.replace('npm = "my-agent"', 'npm = "a"\npypi = "b"'), "package: name either pypi or npm"),
+        (RECIPE.replace('npm = "my-agent"', 'pypi = "a"\nnode = "22"'), "package: node: only for an agent from npm"),
         (RECIPE.replace('"my-agent"', '"../evil"', 1), "use lower-case letters"),
         (RECIPE.replace('"my-agent"', '"oracle"', 1), "use lower-case letters"),
         (RECIPE.replace('"1.2"', '"1/2"'), "is not a version"),
@@ -88,7 +89,7 @@ def test_a_wrong_recipe_is_refused_in_words(tmp_path: Path, text: str, words: st
 
 
 def test_a_name_that_is_no_recipe_is_refused() -> None:
-    with pytest.raises(UsageError, match="known: claude-code, codex, mini-swe-agent"):
+    with pytest.raises(UsageError, match="known: aider, claude-code, codex, mini-swe-agent, opencode, qwen-code"):
         load_recipe("nobody.toml")
     assert [is_recipe(name) for name in ("codex", "oracle", "model", "x.toml", "a:B")] == [
         True,

@@ -64,7 +64,7 @@ def pull(name: str, agent_version: str | None) -> None:
     from tbench.agents.recipe import load_recipe
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.engine import Engine
-    from tbench.sandbox.docker.packages import make_python
+    from tbench.sandbox.docker.packages import add_runtime
 
     def say(line: str) -> None:
         print_line(line, err=True)
@@ -72,7 +72,7 @@ def pull(name: str, agent_version: str | None) -> None:
     recipe = load_recipe(name, agent_version)
     engine = Engine.connect()
     try:
-        manifest = run_interruptibly(pull_package(recipe, partial(make_python, engine, say), say))
+        manifest = run_interruptibly(pull_package(recipe, partial(add_runtime, engine, say), say))
     finally:
         engine.close()
     print_line(f"{manifest.title}: {size_text(manifest.size_bytes)}, sha256 {manifest.sha256[:16]}")

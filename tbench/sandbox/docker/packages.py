@@ -1,9 +1,7 @@
-"""Agents' packages on an engine: a volume for each, filled once; and the Python that agents from PyPI bring along."""
+"""Agents' packages on an engine: a volume for each, filled once; and what lets their programs run in any image."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import io
 import tarfile
 from functools import partial
@@ -55,30 +53,28 @@ async def ensure_package(engine: Engine, package: AgentPackage, say: Say) -> str
     return name
 
 
-async def make_python(engine: Engine, say: Say, packages: Path, archive: Path) -> None:
-    """Write an archive of a Python of its own with these packages, compiled. Raises UsageError."""
-    recipe = images_dir() / "agent-python"
-    tag, log = f"tbench/agent-python:{recipe_hash(recipe)}", list[str]()
+async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -> None:
+    """Write an archive of these packages with a loader, libraries and Python of their own. Raises UsageError."""
+    recipe = images_dir() / "agent-runtime"
+    tag, log = f"tbench/agent-runtime:{recipe_hash(recipe)}", list[str]()
     try:
         await ensure_base_images(engine, say)
-        say("agent: building a Python that runs in any image (once, about a minute)")
-        building = partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "agent-python"}, log=log)
+        say("agent: building what lets it run in any image (once, about a minute)")
+        building = partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "agent-runtime"}, log=log)
         await engine.call(building, engine.api, BuildContext.for_folder(recipe), tag, deadline_sec=_BUILD_SEC + 30)
         holder = await _hold(engine, tag, [])
         try:
-            packed = archive.with_suffix(".packages")
-            await asyncio.to_thread(_pack_packages, packages, packed)
-            await _put(engine, holder, "/", packed)
-            packed.unlink()
+            await _put(engine, holder, PACKAGE, packages)
             await engine.call(engine.api.start, holder)
             waiting = partial(engine.api.wait, holder, timeout=int(_COPY_SEC))
             if code := (await engine.call(waiting, deadline_sec=_COPY_SEC + 30))["StatusCode"]:
-                raise BuildFailed(f"putting its packages in their place ended with {code}")
+                raise BuildFailed(f"finishing it ended with {code}")
             await engine.call(partial(_get, engine.api, holder, archive), deadline_sec=_COPY_SEC)
         finally:
             await force_remove(engine, holder)
     except (BuildFailed, EngineError, TrialError, TimeoutError) as error:
-        raise UsageError(f"a Python for agents cannot be made: {one_line(str(error), 300)}{last_lines(log)}") from error
+        words = f"{one_line(str(error), 300)}{last_lines(log)}"
+        raise UsageError(f"what lets agents run in any image cannot be made: {words}") from error
 
 
 async def _hold(engine: Engine, image: str, binds: list[str]) -> str:
@@ -123,11 +119,6 @@ def _marker() -> bytes:
     return packed.getvalue()
 
 
-def _pack_packages(packages: Path, archive: Path) -> None:
-    with tarfile.open(archive, "w") as tar:
-        tar.add(packages, "packages")
-
-
 def _get(api: Any, holder: str, archive: Path) -> None:
     """Write what is below the package's place in a container to an archive, without the folder's own name."""
     pieces, _ = api.get_archive(holder, PACKAGE, chunk_size=_CHUNK)
@@ -143,6 +134,5 @@ def _get(api: Any, holder: str, archive: Path) -> None:
             if member.islnk():
                 member.linkname = member.linkname.partition("/")[2]
             member.name = below
-            with contextlib.closing(source.extractfile(member) or io.BytesIO()) as content:
-                target.addfile(member, content if member.isreg() else None)
+            target.addfile(member, source.extractfile(member) if member.isreg() else None)
     whole.unlink()
