@@ -39,9 +39,11 @@ class Owner:
     machine: str
     """Hash of the machine's id; empty if it has none."""
     host: str
+    kind: str = ""
+    """Kind of a process that is not a run of this machine."""
 
     @classmethod
-    def of_this_process(cls, proc: Path = _PROC) -> Owner:
+    def of_this_process(cls, proc: Path = _PROC, kind: str = "") -> Owner:
         return cls(
             pid=str(os.getpid()),
             start=(_process(proc / "self") or ("", ""))[1],
@@ -49,16 +51,17 @@ class Owner:
             namespace=_namespace(proc),
             machine=_machine(),
             host=socket.gethostname().replace(":", "-"),
+            kind=kind,
         )
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
         """Parse an owner label; None if it is invalid."""
         parts = label.split(":")
-        return cls(*parts) if len(parts) == 6 and parts[0].isdigit() else None
+        return cls(*parts) if len(parts) in (6, 7) and parts[0].isdigit() else None
 
     def label(self) -> str:
-        return ":".join(astuple(self))
+        return ":".join(astuple(self)).removesuffix(":")
 
     def seen_from(self, here: Owner, proc: Path = _PROC) -> tuple[OwnerState, str]:
         """Return whether this owner still runs, and the reason as a text."""

@@ -24,6 +24,7 @@ from tbench.sandbox.docker.discovery import DEFAULT, find_engine
 from tbench.sandbox.owner import Owner, OwnerState
 
 PROBE_SEC = 20.0
+_KIND = "actor"
 MIN_FREE_MB = 500
 """Free space on the engine's disk below which hardly any container starts."""
 
@@ -38,12 +39,12 @@ class NodeActor:
         """
         self._guard_text, self._label, self._kept = guard_text, label, kept
         self._address = engine_address(os.environ)
-        self._owner = Owner.of_this_process().label()
+        self._owner = Owner.of_this_process(kind=_KIND).label()
         self._channel = Channel(self._connect)
         self._guard_pipe: int | None = None
 
     async def prepare(self) -> dict[str, Any]:
-        """Check the engine, remove leftovers of dead owners, and start the guard.
+        """Check the engine, remove leftovers of dead actors, and start the guard.
 
         Returns `owner`, and `why_not` if the engine cannot be used, or `left`, the number of removed containers.
         """
@@ -66,11 +67,11 @@ class NodeActor:
         return found
 
     def _remove_gone(self) -> int:
-        here = Owner.of_this_process()
-        gone = []
+        # Runs of this machine may go on in what their dead processes have left.
+        here, gone = Owner.of_this_process(), []
         for label in list_owners(self._address, self._label):
             named = Owner.parse(label)
-            if named is not None and named.seen_from(here)[0] is OwnerState.GONE:
+            if named is not None and named.kind == _KIND and named.seen_from(here)[0] is OwnerState.GONE:
                 gone.append(label)
         return remove_gone(self._address, self._label, self._kept, gone)
 

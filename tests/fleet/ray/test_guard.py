@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tbench.fleet.ray import guard
+from tbench.fleet.ray.actor import NodeActor
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.owner import KEPT_PREFIX, LABEL_OWNER
+from tbench.sandbox.owner import KEPT_PREFIX, LABEL_OWNER, Owner
 
 TEXT = Path(guard.__file__).read_text(encoding="utf-8")
 SOCKET = "unix:///var/run/docker.sock"
@@ -86,3 +88,25 @@ def test_owners_are_those_of_the_engines_containers(engine: Engine) -> None:
     finally:
         guard.remove_once(SOCKET, label, KEPT_PREFIX)
     assert container
+
+
+@pytest.mark.engine
+async def test_an_actor_removes_what_dead_actors_have_left_but_nothing_of_runs_of_its_machine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", SOCKET)
+    label, dead = f"tbench.test-{uuid.uuid4().hex}", replace(Owner.of_this_process(), start="1")
+    made = {
+        kind: engine.api.create_container(IMAGE, labels={label: replace(dead, kind=kind).label()})["Id"]
+        for kind in ("", "actor")
+    }
+    actor = NodeActor(TEXT, label, KEPT_PREFIX)
+    try:
+        seen = await actor.prepare()
+        assert seen["left"] == 1, seen
+        engine.api.inspect_container(made[""])  # its run may go on in it
+        assert guard.list_owners(SOCKET, label) == {dead.label()}
+    finally:
+        if actor._guard_pipe is not None:
+            os.close(actor._guard_pipe)
+        guard.remove_once(SOCKET, label, KEPT_PREFIX)
