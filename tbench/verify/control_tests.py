@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
+import inspect
 import itertools
 import re
 import string
@@ -23,6 +24,7 @@ from tbench.reward import is_solved
 from tbench.tasks.task import Task
 from tbench.verify.calibration import name_list
 from tbench.verify.changes.facts import OracleSystem
+from tbench.verify.seal import SealedValue
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -127,6 +129,7 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     """Yield the kinds of control tests of a task, those that are hardest to recognize first.
 
     `some`: another value in half of the functions of the tests, or in one line where functions are not known;
+    `sealed`: the same, and all values of pytest's assertions are sealed, so that work can neither copy nor check them;
     `asserted`: in all assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in
     the data beside the tests; `failing`: the same values, and a test that always fails. In `some` and `failing`, helper
     functions of the tests have other names: work that calls them fails.
@@ -135,7 +138,10 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     compared = _sites(task, partial(_code_sites, asserted=False))
     helpers = _sites(task, partial(_helper_sites, task))
     if sites := asserted or compared:
-        yield "some", _replaced(task, [*_some(task, sites), *helpers])
+        some = _replaced(task, [*_some(task, sites), *helpers])
+        if seals := _sites(some, _seals):
+            yield "sealed", _replaced(some, seals)
+        yield "some", some
     if asserted:
         yield "asserted", _replaced(task, asserted)
     if compared != asserted:
@@ -252,7 +258,7 @@ def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:
         yield from _line_sites(path, data)
         return
     span = partial(_span, _line_starts(data))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = _functions(tree)
     for side in _expected(tree, asserted):
         inside = [each for each in functions if each.lineno <= side.lineno <= (each.end_lineno or 0)]
         unit = inside[0].name if inside else ""
@@ -289,6 +295,55 @@ def _helper_sites(task: Task, path: str, data: bytes) -> Iterator[_Site]:
         for node in nodes:
             if isinstance(node, ast.Name) and node.id == function.name:
                 yield _Site(path, *span(node), other, "helpers")
+
+
+def _seals(path: str, data: bytes) -> Iterator[_Site]:
+    """Yield the assertions of a pytest file that a value equals a literal, with a sealed value in the literal's place.
+
+    The sealed value comes first, so that an `__eq__` of the work decides nothing.
+    """
+    tree = _parsed(data) if _PYTEST_FILE.fullmatch(path) else None
+    span, salt = partial(_span, _line_starts(data)), _drawn(path, data.decode("latin-1"))[:16]
+    found = False
+    for each in itertools.chain.from_iterable(map(ast.walk, _functions(tree) if tree is not None else ())):
+        for node in _conditions(each):
+            sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else node.args[:2]
+            values = [(side, value) for side in sides for value in _literal(side)]
+            if len(sides) != 2 or len(values) != 1 or _RETURN_CODE.search(ast.unparse(node)):
+                continue
+            words: list[ast.expr] = [ast.Constant(SealedValue.hash(values[0][1], salt)), ast.Constant(salt)]
+            seal, other = ast.Call(ast.Name(SealedValue.__name__), words, []), sides[sides[0] is values[0][0]]
+            new: ast.expr = ast.Compare(seal, [ast.Eq()], [other])
+            if isinstance(node, ast.Call):
+                new = ast.Call(node.func, [seal, other, *node.args[2:]], node.keywords)
+            yield _Site(path, *span(node), ast.unparse(new).encode(), "seals")
+            found = True
+    if found:
+        yield _Site(path, len(data), len(data), b"\n\n\n" + inspect.getsource(SealedValue).encode(), "seals")
+
+
+def _conditions(node: ast.AST) -> Iterator[ast.Compare | ast.Call]:
+    """Yield the comparisons that an assertion requires, and its call where it is one of unittest."""
+    if isinstance(node, ast.Assert):
+        parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        for part in parts:
+            if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Eq):
+                yield part
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        function = node.value.func
+        if isinstance(function, ast.Attribute) and function.attr in _ASSERTS[:-1]:
+            yield node.value
+
+
+def _literal(node: ast.expr) -> Iterator[object]:
+    try:
+        yield ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def _parsed(data: bytes) -> ast.Module | None:

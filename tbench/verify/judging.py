@@ -27,7 +27,6 @@ from tbench.verify.changes.work import (
     KINDS_NOT_COPIED,
     Work,
     holds_in_fresh,
-    may_contain_code,
     without_system,
     without_tests,
     work_of,
@@ -123,9 +122,7 @@ class Judge:
         if verdict.reward > 0:
             copy = partial(self.sandbox.copy, is_apart=is_apart)
             verdict, work = await self._without_additions(verdict, copy, seen, work)
-            if may_contain_code(seen, work[0]) or self.oracle.is_own:
-                run = partial(self._verify_with, copy, copy, work)
-                verdict = await try_control(verdict, self.task, run, self.oracle)
+            verdict = await try_control(verdict, self.task, partial(self._verify_with, copy, copy, work), self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
         # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import unittest
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -200,6 +202,54 @@ def test_helper_functions_of_the_tests_have_other_names_if_only_their_file_uses_
     )
 
 
+SEALED = """from __future__ import annotations
+
+
+def test_a():
+    assert f(1) == [1, "x"]
+
+
+def test_b():
+    assert "y" == f(2) and g() == 2.5 and len(g()) > 3 and f().returncode == 0
+
+
+class TestMore:
+    def test_c(self):
+        self.assertEqual(f(3), {"z": {1, 2}}, "why")
+        self.assertIn(f(3), [])
+        assert f(4) == wanted
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {1: (1, "y")}, {2: "yy"}, {3: {"z": 1}}, {1: None, 2: b"y", 3: 0}], ids=["none", *"123", "all"]
+)
+def test_sealed_values_are_equal_to_what_was_expected_and_only_half_of_them_are_altered(
+    task_of: Callable[..., Task], wrong: dict[int, object]
+) -> None:
+    text = altered(task_of(test_outputs__py=SEALED), "sealed", "test_outputs.py") or ""
+    assert not any(word in text for word in ("'x'", "'y'", '"y"', "2.5", "'z'"))
+    assert all(word in text for word in ("f().returncode == 0", "assertIn(f(3), [])", "f(4) == wanted", "'why'"))
+
+    def result(known: dict[int, object]) -> set[str]:
+        here: dict[str, Any] = {"f": known.get, "g": lambda: 2.5, "wanted": known.get(4)}
+        exec(text.replace("f().returncode == 0", "True").replace("len(g()) > 3", "True"), here)
+        own = type("Own", (here["TestMore"], unittest.TestCase), {})()
+        own.assertIn = lambda *_: None
+        passed = set()
+        for name, test in (("a", here["test_a"]), ("b", here["test_b"]), ("c", own.test_c)):
+            with contextlib.suppress(AssertionError):
+                test()
+                passed.add(name)
+        return passed
+
+    right: dict[int, object] = {1: (1.0, "x"), 2: "y", 3: {"z": [1, 2]}}
+    passing = result(right)
+    assert len(passing) == 2
+    lost = {"abc"[number - 1] for number in wrong} & passing
+    assert passing - result({**right, **wrong}) == lost
+
+
 def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
     task = task_of(test_outputs__py="assert f() == 3")
     (task.path / "tests" / "more.py").mkdir()
@@ -223,6 +273,8 @@ def test_each_kind_is_yielded_once_and_the_failing_test_last(task_of: Callable[.
     task = task_of(SCRIPT, test_outputs__py="x = f() == 2\nassert f() == 3", expected__txt="x")
     kinds = [kind for kind, _ in control_tests(task)]
     assert kinds == ["some", "asserted", "compared", "script", "data", "failing"]
+    inside = task_of(test_outputs__py="def test_x():\n    assert f() == 3\n")
+    assert [kind for kind, _ in control_tests(inside)] == ["sealed", "some", "asserted", "failing"]
 
 
 # -- a test that always fails --------------------------------------------------------------------
@@ -286,11 +338,11 @@ CHECKED = "def test_x():\n    assert f() == 1\n"
 @pytest.mark.parametrize(
     ("outcomes", "recorded"),
     [
-        ([0.0], {"some": 0.0}),
-        ([1.0, 0.0], {"some": 1.0, "asserted": 0.0}),
-        ([None, 0.5], {"asserted": 0.5}),
-        ([1.0, 1.0, 0.0], {"some": 1.0, "asserted": 1.0, "failing": 0.0}),
-        ([1.0, None, None], {"some": 1.0}),
+        ([0.0], {"sealed": 0.0}),
+        ([1.0, 0.0], {"sealed": 1.0, "some": 0.0}),
+        ([None, 0.5], {"some": 0.5}),
+        ([1.0, 1.0, 1.0, 0.0], {"sealed": 1.0, "some": 1.0, "asserted": 1.0, "failing": 0.0}),
+        ([1.0, None, None, None], {"sealed": 1.0}),
     ],
 )
 async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(

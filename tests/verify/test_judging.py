@@ -681,16 +681,16 @@ async def test_there_is_no_third_run(scene: SceneOf, where: str) -> None:
 # -- control tests -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "controlled"), [("done.py", 1), ("done", 1), ("done.txt", 0), ("done.JSON", 0)])
-async def test_a_pass_of_work_with_code_is_checked_with_control_tests(
-    scene: SceneOf, make_task: Any, name: str, controlled: int
+@pytest.mark.parametrize("name", ["done.py", "done.txt"])
+async def test_a_pass_is_checked_with_control_tests_whatever_the_work_is_named(
+    scene: SceneOf, make_task: Any, name: str
 ) -> None:
     path = make_task("importing")
     (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
     here = scene(seen=container({f"/app/{name}": b"x"}))
     here.task = Task.read(path)
-    assert (await here.judged("fresh", verdict(1.0), *[verdict(0.0)] * controlled)).integrity.tamper == ()
-    assert here.done.count("copy verified") == 1 + controlled
+    assert (await here.judged("fresh", verdict(1.0), verdict(0.0))).integrity.tamper == ()
+    assert here.done.count("copy verified") == 2
 
 
 @pytest.mark.parametrize(("reward", "kinds"), [(0.0, ["cleared"]), (1.0, ["tests-disarmed", "mentions-verifier"])])

@@ -21,8 +21,6 @@ _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 """Suffix of a settings file's name, behind the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 _TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
-_DATA = re.compile(r".*\.(?:txt|md|rst|log|out|json|jsonl|csv|tsv|png|jpe?g|gif|pem|key|crt)", re.IGNORECASE)
-"""Names of data files, which are never executed and lead to no other file, as archives, pickles and databases may."""
 KINDS_ABOUT_TEXT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about a file's text, regardless of its path."""
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
@@ -61,15 +59,6 @@ def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
         if _is_work(seen, path, change):
             (removed if change == "removed" else paths).append(path)
     return paths, removed
-
-
-def may_contain_code(seen: ContainerFacts, paths: Collection[str]) -> bool:
-    """Whether any of the paths may be code: neither a directory nor named like a data file."""
-    above = {dirname(path) for path in paths} | seen.image.by_directory.keys()
-    files = (
-        path for path in paths if path not in above and not (path in seen.now and seen.now[path].mode >> 12 == 0o04)
-    )
-    return not all(map(_DATA.fullmatch, files))
 
 
 def is_too_deep(path: str) -> bool:

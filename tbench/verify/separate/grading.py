@@ -20,7 +20,7 @@ from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign, sign_lines
 from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import replaced_paths
-from tbench.verify.changes.work import KINDS_IN_FRESH, may_contain_code, work_of
+from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
@@ -169,8 +169,6 @@ class _Graded:
     verdict: Verdict
     tampering: tuple[str, ...] = ()
     """Paths of files that tamper with the tests."""
-    has_code: bool = False
-    """Whether the artifacts may contain code."""
 
 
 class SeparateVerifier:
@@ -228,9 +226,8 @@ class SeparateVerifier:
         why = "shadows or replaces the image's own"
         signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced_paths(inspection.seen))
         tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
-        has_code = may_contain_code(inspection.seen, work_of(inspection.seen, ())[0])
         verdict = verdict.with_signs(*sign_lines(signs))
-        return _Graded(verdict, tampering, has_code)
+        return _Graded(verdict, tampering)
 
     async def _check_pass(
         self, verdict: Verdict, graded: _Graded, handover: HandedOver, oracle: OracleSystem
@@ -245,7 +242,7 @@ class SeparateVerifier:
                 tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, f"disagreement: {rewards}")
                 failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
                 raise
-        if (graded.has_code or oracle.is_own) and not self._environment.brings_tests:
+        if not self._environment.brings_tests:
 
             async def run(task: Task) -> Verdict:
                 return (await self._grade_in_new(handover, without, task)).verdict
