@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tbench.errors import TrialError
-from tbench.results import CONTROL, UNCONFIRMED, is_weak
+from tbench.results import UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, background_copy, removed_afterwards
 from tbench.tasks.task import Task
@@ -23,7 +23,6 @@ from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem,
 from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import is_oracle_file, replaced_paths
 from tbench.verify.changes.work import (
-    KINDS_ABOUT_TEXT,
     KINDS_NOT_COPIED,
     Work,
     holds_in_fresh,
@@ -127,9 +126,6 @@ class Judge:
         # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
         holding = [sign for sign in relevant if holds_in_fresh(sign, seen)]
-        failed_control = not is_solved(verdict.integrity.rewards.get(CONTROL, 1.0))
-        if failed_control and not self.oracle.is_own:
-            holding = [sign for sign in holding if sign.kind not in KINDS_ABOUT_TEXT]
         others = sign_lines(sign for sign in relevant if sign not in holding)
         signs = (*sign_lines(holding), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in others))
         # After an earlier verifier, these paths have its own files.

@@ -20,7 +20,6 @@ from tbench.sandbox.backend import BackendFacts, Compares, Sandbox, check_output
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import (
     MAX_INSPECTED,
-    MENTIONS,
     NO_ORACLE,
     ContainerFacts,
     File,
@@ -36,13 +35,11 @@ from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.tampering import (
     READ_BY_RULES,
-    imported_work,
     is_metadata,
     is_test_package,
-    may_mention,
     tampering_signs,
 )
-from tbench.verify.changes.work import is_too_deep
+from tbench.verify.changes.work import is_in_work_area, is_too_deep
 from tbench.verify.report import Facts
 
 
@@ -93,7 +90,6 @@ _END = b"\0end"
 _MAX_REQUESTS = 2
 """Most requests to a container about paths that the walk did not inspect."""
 _FORBIDDEN_TARGET = re.compile(r"/(?:(?:tests|logs|solution|proc)/.*)?\Z", re.DOTALL)
-_MENTIONS = re.compile(MENTIONS.encode())
 _LOGS = (
     "[ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null"
     " | $busybox xargs -0 -r $busybox tar -cf - 2>/dev/null | $busybox head -c 33554432"
@@ -141,20 +137,19 @@ async def inspect_container(
         tests = dataclasses.replace(tests, links=found.links)
         seen = ContainerFacts(changes, image.tree, tests, given=given, oracle=oracle)
         sums, contents = _needed_paths(seen)
-        mentioning = {path for path in changes if may_mention(seen, path)}
+        work = {path for path in changes if _may_be_work(seen, path)}
         if is_complete and found.find_missing(sums, contents, walked.changed) <= asked:
             break
         is_complete, asked = True, sums | contents
-        answer = await _run_look(sandbox, "", _request_lines(sums, contents, mentioning), stop_others=True)
+        answer = await _run_look(sandbox, "", _request_lines(sums, contents, work), stop_others=True)
         found = dataclasses.replace(_LookOutput.read(answer), logs=found.logs)
-    links = {path for path in mentioning & found.links.keys() if _FORBIDDEN_TARGET.match(f"{found.links[path]}/")}
-    large = mentioning.intersection(found.large)
+    links = {path for path in work & found.links.keys() if _FORBIDDEN_TARGET.match(f"{found.links[path]}/")}
+    large = work.intersection(found.large)
     left = [Sign("left-out", path, "leads to tests, logs or a process, or nowhere") for path in sorted(links)]
     seen = dataclasses.replace(
         seen,
         now=found.files,
         then=await image.files(sums | contents, found.files),
-        mentions=tuple(path for path in found.mentions if path in mentioning),
         changed_by_tests=walked.later,
         left_out=frozenset(links),
         has_servers=found.has_servers,
@@ -197,7 +192,7 @@ def _unread(seen: ContainerFacts, wanted: set[str]) -> Iterator[Sign]:
 def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
     """Return the paths whose checksums the rules need, and those whose contents they need."""
     sums: set[str] = set()
-    contents = {"/etc/hosts", "/etc/resolv.conf", *imported_work(seen)}
+    contents = {"/etc/hosts", "/etc/resolv.conf"}
     for path, change in seen.changes.items():
         if path.startswith("/etc/") and path.endswith(("/passwd", "/group", "shadow")):
             contents.update(_ACCOUNTS)
@@ -209,6 +204,11 @@ def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
         elif may_replace(seen, path) or _may_impersonate(seen, path, change):
             sums.add(path)
     return sums - contents, contents
+
+
+def _may_be_work(seen: ContainerFacts, path: str) -> bool:
+    """Whether a changed path belongs to the work, so that links and very large files there are looked for."""
+    return seen.changes[path] != "removed" and not is_too_deep(path) and is_in_work_area(seen, path)
 
 
 def _may_impersonate(seen: ContainerFacts, path: str, change: str) -> bool:
@@ -223,8 +223,6 @@ class _LookOutput:
     """Parsed output of look.sh about paths."""
 
     files: Mapping[str, File]
-    mentions: tuple[str, ...]
-    """Files that mention the verifier."""
     large: tuple[str, ...]
     """Files too large to be copied."""
     links: Mapping[str, str]
@@ -243,19 +241,17 @@ class _LookOutput:
     @classmethod
     def read(cls, printed: bytes) -> _LookOutput:
         """Parse the output of an inspection without a walk."""
-        sections = printed.removesuffix(_END).split(b"\0", 8)[1:] + [b""] * 8
-        modes, sums, mentions, large, links, peak, servers, archive = sections[:8]
+        sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
+        modes, sums, large, links, peak, servers, archive = sections[:7]
         held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
         digests = sums_by_path(_text(sums))
-        files, mentioning = dict[str, File](), [*_lines(mentions)]
+        files = dict[str, File]()
         for path, mode in _modes(modes).items():
             content = held.get(path.lstrip("/"))
             sha256 = digests.get(path) or ("" if content is None else hashlib.sha256(content).hexdigest())
             files[path] = File(int(mode, 16), sha256, content)
-            if content is not None and _MENTIONS.search(content):
-                mentioning.append(path)
         pairs = _text(links).split("\n")
-        about = tuple(mentioning), _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
+        about = _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
         return cls(files, *about, max(map(int, peak.split()), default=0), bool(servers), logs)
 
@@ -271,9 +267,9 @@ class _LookOutput:
         return set(filter(lacks, sums | contents))
 
 
-def _request_lines(sums: set[str], contents: set[str], mentioning: Collection[str] = ()) -> bytes:
+def _request_lines(sums: set[str], contents: set[str], work: Collection[str] = ()) -> bytes:
     """Build the standard input of look.sh."""
-    kinds = (("s", sums | contents), ("c", contents), ("g", mentioning))
+    kinds = (("s", sums | contents), ("c", contents), ("g", work))
     lines = [f"{kind}\t{path}\n" for kind, paths in kinds for path in sorted(paths) if "\n" not in path]
     return "".join(lines).encode("utf-8", "surrogateescape")
 

@@ -3,12 +3,11 @@
 #
 # `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c) and inspects the small changed ones, if at
 # most MOST changed. `look ""` inspects the paths on standard input, one request a line: kind, tab, path. Kinds: s (its
-# checksum), c (its content), g (whether it matches the regular expression $look_words, or is 4 GB or larger).
+# checksum), c (its content), g (its target if it is a link, and whether it is 4 GB or larger).
 #
-# Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes, checksums, files that
-# match $look_words, files of 4 GB or more, links (each followed by a line with its target), the peak memory use,
-# whether there are servers, and an archive of the contents. After a walk, files in the archive have no checksum and are not searched. Fails if the walk
-# fails.
+# Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes, checksums, files of
+# 4 GB or more, links (each followed by a line with its target), the peak memory use, whether there are servers, and an
+# archive of the contents. After a walk, files in the archive have no checksum. Fails if the walk fails.
 busybox=/opt/tbench/bin/busybox
 tab='	'
 newline='
@@ -33,8 +32,6 @@ c$tab/etc/group"
     look_each scafbl "$busybox stat -c '%f %n' \"\$@\""
     printf '\0'
     look_find sfl -L "-type f -size -$sum_blocks -exec $busybox sha256sum {} +"
-    printf '\0'
-    look_find gfl -L "-type f -size -2048 -exec $busybox grep -lsE \"\$words\" {} +"
     printf '\0'
     look_find gb '' '-type f -size +8388607'
     printf '\0'
@@ -83,7 +80,7 @@ look_each() {
     $busybox sed -n "\\,^.$tab/logs/,d;s/^[$1]$tab//p" <<END | $busybox tr '\n' '\0' |
 $looked
 END
-        words=${look_words:?} $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
+        $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
 }
 
 # Runs find on the requested paths of kinds $1, with the option $2 and the expression $3.

@@ -20,9 +20,7 @@ _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"}
 _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 """Suffix of a settings file's name, behind the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
-_TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
-KINDS_ABOUT_TEXT = frozenset({"module-patched", "mentions-verifier"})
-"""Kinds of signs about a file's text, regardless of its path."""
+TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
 """Kinds of signs about paths that are not copied, or only in part."""
 KINDS_IN_FRESH = frozenset({"hosts", "option-name"})
@@ -36,16 +34,11 @@ Work = tuple[list[str], list[str]]
 
 def holds_in_fresh(sign: Sign, seen: ContainerFacts) -> bool:
     """Whether a sign holds in a fresh container, too."""
-    if sign.kind in KINDS_IN_FRESH or seen.tests.names_file(sign.path):
-        return True
-    return sign.kind in KINDS_ABOUT_TEXT and seen.tests.asks_for(sign.path)
+    return sign.kind in KINDS_IN_FRESH or seen.tests.names_file(sign.path)
 
 
 def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
-    """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system.
-
-    Files that the instruction asks for are copied regardless of their text.
-    """
+    """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system."""
     speaking = (sign for sign in signs if sign.kind not in _COPIED_ANYWAY and not holds_in_fresh(sign, seen))
     against = {sign.path for sign in speaking if not matches_oracle(seen, sign.path)}
     # Everything below a path with a sign is left out, too.
@@ -84,7 +77,7 @@ def without_tests(seen: ContainerFacts, work: Work) -> Work:
     inside = f"{seen.tests.workdir.rstrip('/')}/"
 
     def is_of_tests(path: str) -> bool:
-        is_collected = path.startswith(roots) and _TEST_FILE.fullmatch(path) is not None
+        is_collected = path.startswith(roots) and TEST_FILE.fullmatch(path) is not None
         is_named = path in seen.tests.named_paths and not f"{path}/".startswith(inside)
         return (is_collected or is_named) and path not in seen.image.paths and not seen.tests.asks_for(path)
 

@@ -141,32 +141,16 @@ def test_modules_outside_the_search_path_of_the_tests_are_no_sign() -> None:
         assert list(tampering_signs(container(changed, script=script))) == []
 
 
+@pytest.mark.parametrize(("asked", "found"), [("/app/checks/test_x.py", 0), ("/app/checks", 1), ("/app/test_x.py", 1)])
+def test_settings_of_pytest_beside_tests_that_were_asked_for_are_no_sign(asked: str, found: int) -> None:
+    seen = container({"/app/checks/conftest.py": b"x"}, script="pytest checks\n", instruction=f"Write {asked}.\n")
+    assert len(list(tampering_signs(seen))) == found
+
+
 def test_hooks_of_a_repository_are_a_weak_sign_if_the_tests_use_git() -> None:
     hook: dict[str, bytes | None] = {"/app/.git/hooks/pre-commit": b"x", "/app/.git/hooks/x.sample": b"x"}
     assert weak(tampering_signs(container(hook, script="git log\n"))) == {"git-hook-added"}
     assert list(tampering_signs(container(hook, script="pytest /tests/x.py\n"))) == []
-
-
-def test_work_that_mentions_the_verifier_is_a_sign() -> None:
-    seen = container({"/app/x.py": b"x"}, mentions=("/app/x.py",))
-    assert [sign.path for sign in tampering_signs(seen)] == ["/app/x.py"]
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (b"import json\njson.dump = lambda *a: 1\n", True),
-        (b"import builtins\nsetattr(builtins, 'len', x)\n", True),
-        (b"import json\njson.flags.strict = False  # or else\n", False),
-        (b"import unittest\nunittest.TestCase.__unittest_skip__ = True\n", True),
-        (b"import json\njson.dumps = True or f\n", True),
-        (b"import sys\nsys.stdout = x\nself.json = 1\nx.json.y == 1\n", False),
-        (b"def f():\n    return json.dumps(1)\n", False),
-    ],
-)
-def test_an_imported_module_that_patches_others_is_a_sign(text: bytes, found: bool) -> None:
-    seen = container({"/app/words.py": text}, texts=("import json\nfrom words import f\n",))
-    assert bool(list(tampering_signs(seen))) is found
 
 
 @pytest.mark.parametrize(

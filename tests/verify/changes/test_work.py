@@ -47,17 +47,16 @@ def test_a_path_with_a_sign_and_everything_below_it_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instruction", "is_copied", "is_named"),
+    ("instruction", "is_named"),
     [
-        ("Write /app/ci/run.sh, which stores the reward.", True, True),
-        ("Write a script `run.sh`.", True, True),
-        ("Put the scripts into /app/ci", True, False),
-        ("Work in /app.", False, False),
+        ("Write /app/ci/run.sh, which stores the reward.", True),
+        ("Write a script `run.sh`.", True),
+        ("Put the scripts into /app/ci", False),
+        ("Work in /app.", False),
     ],
 )
-def test_requested_files_are_copied_whatever_their_text(instruction: str, is_copied: bool, is_named: bool) -> None:
+def test_files_with_signs_are_copied_only_if_the_instruction_names_them(instruction: str, is_named: bool) -> None:
     seen = container({"/app/ci/run.sh": b"x"}, instruction=instruction)
-    assert bool(work_of(seen, [Sign("mentions-verifier", "/app/ci/run.sh", "")])[0]) == is_copied
     assert bool(work_of(seen, [Sign("planted-pytest", "/app/ci/run.sh", "")])[0]) == is_named
 
 

@@ -29,8 +29,8 @@ def kinds(found: Verdict) -> list[str]:
     [
         ("planted-pytest", "/app", True),
         ("planted-pytest", "/app/x", False),
-        ("module-patched", "/app/x", False),
-        ("module-patched", "/app", True),
+        ("module-shadowed", "/app/x", False),
+        ("module-shadowed", "/app", True),
         ("git-hook-added", "/app", False),
         ("hosts", "/app", False),
     ],
