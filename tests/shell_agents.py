@@ -26,6 +26,7 @@ def shell_recipe(command: str) -> Recipe:
     return Recipe(
         name="shell-agent",
         dialect="chat",
+        calls_tools=False,
         version="1.0",
         package=PackageSource(npm="shell-agent"),
         command=command,
@@ -38,6 +39,7 @@ def write_recipe(path: Path, command: str) -> Recipe:
     recipe = shell_recipe(command)
     lines = [f'{name} = "{getattr(recipe, name)}"' for name in ("name", "dialect", "version")]
     table = [f'{name} = "{text}"' for name, text in recipe.environment.items()]
+    lines.append("calls_tools = false")
     command_line = f"command = '''{command}'''"
     path.write_text(
         "\n".join([*lines, command_line, "[package]", 'npm = "shell-agent"', "[environment]", *table]) + "\n"

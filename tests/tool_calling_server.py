@@ -20,6 +20,8 @@ class ToolCallingServer(LocalServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.commands, self.failing = tuple(commands), failing
         self.bodies: list[dict[str, Any]] = []
+        self.refuses_tools = False
+        """Whether it refuses tools, as vLLM does without a parser of tool calls."""
         self.longest = 65_536
         """Tokens of a prompt, of four bytes each, beyond which it is refused."""
 
@@ -68,6 +70,10 @@ class _Handler(JsonHandler):
         if self.server.failing > 0:
             self.server.failing -= 1
             self.send_json(503, {"error": {"message": "busy", "type": "Service Unavailable", "code": 503}})
+            return
+        if self.server.refuses_tools and asked.get("tools"):
+            words = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            self.send_json(400, {"error": {"message": words, "type": "BadRequestError", "code": 400}})
             return
         if (tokens := len(body) // 4) > self.server.longest:
             words = f"This model's maximum context length is {self.server.longest} tokens. However, your prompt "

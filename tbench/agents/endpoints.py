@@ -12,8 +12,9 @@ from harness.endpoint.address import full_url, without_password
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
 from harness.endpoint.retry import TransientError
-from harness.errors import EndpointError
+from harness.errors import EndpointError, RequestRefused
 from harness.model import Rendering, Sampling, ServedModel
+from harness.trajectory import Message
 from tbench.config.settings import ModelConfig, ServerConfig
 from tbench.errors import UsageError
 
@@ -63,6 +64,21 @@ async def connect(
             raise UsageError(f"endpoint: {error}") from None
         stack.pop_all()
     return chat, served
+
+
+async def require_tool_calls(chat: Endpoint, agent: str) -> None:
+    """Check by one short request that the server allows tool calls. Closes `chat` and raises UsageError if not."""
+    parameters = {"type": "object", "properties": {}}
+    tool = {"type": "function", "function": {"name": "list_files", "description": "", "parameters": parameters}}
+    try:
+        # A server that is slow or away now is waited for in the trials.
+        async with asyncio.timeout(_PREFLIGHT_SEC):
+            await chat.query([Message(role="user", content="Say ok.")], seed=None, max_tokens=1, tools=[tool])
+    except RequestRefused as error:
+        await chat.close()
+        raise UsageError(f"--agent {agent}: works by tool calls, which the server refuses: {error}") from None
+    except (EndpointError, TimeoutError):
+        pass
 
 
 def make_endpoint(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:

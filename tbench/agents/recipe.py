@@ -64,6 +64,8 @@ class Recipe(Frozen):
     """One line for lists."""
     dialect: DialectName
     """The API that the agent speaks; the endpoint answers to all of them."""
+    calls_tools: bool = True
+    """Whether it works by tool calls, which the model's server has to allow."""
     version: str
     """The version that is used without `--agent-version`."""
     package: PackageSource

@@ -290,6 +290,12 @@ async def connect_if_used(
     """Connect to the endpoint if the agent uses one. Raises UsageError."""
     if not setup.may_use_model:
         return None, None
-    from tbench.agents.endpoints import connect  # imports the clients, which an oracle does not need
+    from tbench.agents.endpoints import (
+        connect,
+        require_tool_calls,
+    )  # imports the clients, which an oracle does not need
 
-    return await connect(setup.model, say, api_key)
+    chat, served = await connect(setup.model, say, api_key)
+    if setup.recipe is not None and setup.recipe.calls_tools:
+        await require_tool_calls(chat, setup.agent.name)
+    return chat, served

@@ -14,6 +14,7 @@ from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
+    from tbench.config.settings import RunConfig
     from tbench.doctor import Finding
     from tbench.doctor.connection import ProcessContext
     from tbench.doctor.endpoint import Feature
@@ -76,13 +77,14 @@ def setup(engines: tuple[str, ...]) -> None:
     flag_value="",
     help="Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
 )
+@click.option("--agent", metavar="NAME", help="Also try a packaged agent with the model, on a tiny task.")
 @click.option(
     "--engine",
     metavar="ADDRESS",
     help="Engine address as for tbench run. Default: DOCKER_HOST, or else the first that answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
+def doctor(base_url: str | None, model: str | None, agent: str | None, engine: str | None, as_json: bool) -> None:
     """Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails."""
     import asyncio
     import os
@@ -98,8 +100,10 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
     key = os.environ.get("OPENAI_API_KEY")
     if not base_url and not key and asyncio.run(listed_models(LOCAL_ENDPOINT)):
         base_url = LOCAL_ENDPOINT
-    if model is not None and not base_url:
-        raise UsageError("--model: needs --base-url or OPENAI_BASE_URL")
+    for option, value in (("--model", model), ("--agent", agent)):
+        if value is not None and not base_url:
+            raise UsageError(f"{option}: needs --base-url or OPENAI_BASE_URL")
+    config = None if agent is None else _agent_config(agent, base_url, model, engine)
     subject = Subject(Path("runs"), base_url, model or None, key)
     if engine is not None and engine.startswith(NO_ENGINE):
         findings = asyncio.run(examination_without_engine(subject, Store.at(engine)))
@@ -107,12 +111,74 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
         with _process_context(engine) as here:
             findings = asyncio.run(examination(subject, here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
+    if config is not None and "endpoint" not in failed:
+        findings += asyncio.run(_try_agent(config))
+        failed = [finding.name for finding in findings if finding.status == "fail"]
     features: list[Feature] = []
     if model is not None and base_url and "endpoint" not in failed:
         features = asyncio.run(_features(base_url, model or None, key))
     _print_json(findings, features) if as_json else _print_lines(findings, features)
     if failed:
         raise click.exceptions.Exit(exit_codes.USAGE)
+
+
+def _agent_config(agent: str, base_url: str | None, model: str | None, engine: str | None) -> RunConfig:
+    """Return the configuration of an agent's trial, with its package in the cache. Raises UsageError."""
+    from tbench.agents.recipe import is_recipe, known_recipes
+    from tbench.agents.setup import package_of
+    from tbench.config.settings import RunConfig
+    from tbench.doctor.agent import MAX_TOKENS, STEPS
+    from tbench.errors import UsageError
+
+    if not is_recipe(agent):
+        raise UsageError(
+            f"--agent {agent}: is not a packaged one; known: {', '.join(known_recipes())}, or a recipe.toml"
+        )
+    config = RunConfig().with_values(
+        agent={"name": agent},
+        model={"base_url": base_url, "name": model or None, "max_tokens": MAX_TOKENS},
+        limits={"steps": STEPS},
+        schedule={"retries": 0},
+        verify={"mode": "shared"},
+        sandbox={"engines": (engine,) if engine else ()},
+    )
+    package_of(config.agent)
+    return config
+
+
+async def _try_agent(config: RunConfig) -> list[Finding]:
+    """Run an agent once on a tiny task, and judge what its model lacks."""
+    import tempfile
+    from pathlib import Path
+
+    from tbench.agents.recipe import load_recipe
+    from tbench.api.runner import Runner, TrialFailed
+    from tbench.doctor import CheckStatus, Finding
+    from tbench.doctor.agent import Tried, judge, write_tiny_task
+    from tbench.errors import TbenchError
+    from tbench.storage.read_run import read_run, read_steps
+    from tbench.storage.run_files import trial_directory
+    from tbench.tasks.task import Task
+
+    recipe = load_recipe(config.agent.name)
+    print_line(f"agent: trying {recipe.title} on a tiny task", err=True)
+    with tempfile.TemporaryDirectory(prefix="tbench-doctor-") as folder:
+        task, error = Task.read(write_tiny_task(Path(folder))), ""
+        try:
+            async with Runner(config, directory=Path(folder, "run")) as runner:
+                try:
+                    result = (await runner.trial(task)).result
+                except TrialFailed as failed:
+                    result, error = failed.result, str(failed)
+                run = runner.directory
+            steps = read_steps(trial_directory(run, result.task, result.seed, result.attempt))
+            document = read_run(run).document
+        except TbenchError as failed:
+            return [Finding(recipe.title, CheckStatus.FAIL, str(failed), "do what the message says")]
+    served = document.locked.served if document is not None else None
+    context_tokens = served.context_tokens if served is not None else None
+    tried = Tried(steps, result.outcome, bool(result.reward), error, context_tokens, recipe.calls_tools)
+    return judge(recipe.title, tried)
 
 
 @contextlib.contextmanager

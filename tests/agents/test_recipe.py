@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from in_process import tbench
+from shell_agents import write_recipe
+from tool_calling_server import ToolCallingServer
 
 from tbench.agents.recipe import PLACES, Recipe, is_recipe, known_recipes, load_recipe
 from tbench.errors import UsageError
@@ -119,6 +121,24 @@ def test_a_run_is_refused_before_anything_starts(tmp_path: Path, arguments: list
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("calls_tools", [True, False])
+def test_a_server_that_refuses_tool_calls_ends_the_run_before_it_starts(tmp_path: Path, calls_tools: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch, ToolCallingServer([]) as server:
+        patch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
+        server.refuses_tools = True
+        recipe = tmp_path / "shell.toml"
+        write_recipe(recipe, "true {instruction}")
+        if calls_tools:
+            recipe.write_text(recipe.read_text().replace("calls_tools = false\n", ""))
+        command = ("run", "-t", "tidy-notes", "--dry-run", "--agent", str(recipe), "--base-url", server.base_url)
+        done = tbench(*command, directory=tmp_path, TBENCH_CACHE=str(tmp_path / "cache"))
+    refusal = "works by tool calls, which the server refuses: "
+    assert (refusal in done.stderr, done.returncode == 2) == (calls_tools, calls_tools)
+    if calls_tools:
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert "--tool-call-parser" in done.stderr
 
 
 def test_agents_are_listed_and_shown(tmp_path: Path) -> None:
