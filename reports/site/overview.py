@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def render(site: Site) -> str:
         drawn=_drawn(rows),
         tables=_tables(rows[:_SERIES_SHOWN]),
         series_more=max(0, len(rows) - _SERIES_SHOWN),
-        matrix=_matrix(newest_first[:_SERIES_SHOWN]),
+        matrices=list(_matrices(newest_first[:_SERIES_SHOWN])),
         unfinished=_unfinished(site)[:_SERIES_SHOWN],
         nights=lines,
         open_months=1,
@@ -142,15 +142,36 @@ def _dataset(row: SeriesRow) -> str:
     return row.run.row.dataset_title or "unknown dataset"
 
 
-def _matrix(rows: Sequence[SeriesRow]) -> dict[str, Any] | None:
-    """Return a table of models by datasets with the newest series of each; None if the list of series is enough."""
+def _matrices(rows: Sequence[SeriesRow]) -> Iterator[dict[str, Any]]:
+    """Yield tables with the newest series of each pair: models by datasets, and agents by models on each dataset.
+
+    Where the list of series is enough there is none.
+    """
+    cells = _newest(rows, lambda row: (row.run.row.model or row.series.name, _dataset(row)))
+    models, datasets = _names(cells)
+    if len(models) > 1 and len(datasets) > 1 and len(cells) > len(models):
+        yield {"title": "Models and datasets", "of": "Model", "rows": models, "columns": datasets, "cells": cells}
+    for dataset in dict.fromkeys(map(_dataset, rows)):
+        asking = [row for row in rows if _dataset(row) == dataset and row.run.row.agent and row.run.row.model]
+        cells = _newest(asking, lambda row: (row.run.row.agent or "", row.run.row.model or ""))
+        agents, models = _names(cells)
+        if len(agents) > 1:
+            title = f"Agents and models: {dataset}"
+            yield {"title": title, "of": "Agent", "rows": agents, "columns": models, "cells": cells}
+
+
+def _newest(rows: Sequence[SeriesRow], key: Callable[[SeriesRow], tuple[str, str]]) -> dict[tuple[str, str], SeriesRow]:
+    """Return the first row of each key: rows are newest first."""
     cells: dict[tuple[str, str], SeriesRow] = {}
     for row in rows:
-        cells.setdefault((row.run.row.model or row.series.name, _dataset(row)), row)
-    models, datasets = (tuple(dict.fromkeys(names)) for names in zip(*cells, strict=True)) if cells else ((), ())
-    if len(models) < 2 or len(datasets) < 2 or len(cells) == len(models):
-        return None
-    return {"models": models, "datasets": datasets, "cells": cells}
+        cells.setdefault(key(row), row)
+    return cells
+
+
+def _names(cells: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """Return what rows and columns of a table are called, each once."""
+    pairs = list(cells)
+    return list(dict.fromkeys(row for row, _ in pairs)), list(dict.fromkeys(column for _, column in pairs))
 
 
 def _unfinished(site: Site) -> list[tuple[SiteRun, RunState, str]]:

@@ -72,6 +72,21 @@ def test_one_dataset_needs_no_matrix(tmp_path: Path) -> None:
     assert "Models and datasets" not in read(tmp_path).words
 
 
+def test_several_agents_of_models_make_a_matrix(tmp_path: Path) -> None:
+    for number, (model, agent) in enumerate([("a", "codex@1"), ("b", "codex@1"), ("a", "claude-code@2")]):
+        write_night(tmp_path, number, usual(0), model=model, agent=agent)
+    words = read(tmp_path).words
+    assert "Agents and models: " in words
+    assert "Agent a b claude-code@2 83.3 % – not run codex@1 83.3 % 83.3 %" in words
+    assert "Models and datasets" not in words
+
+
+def test_one_agent_needs_no_matrix(tmp_path: Path) -> None:
+    for number, model in enumerate("ab"):
+        write_night(tmp_path, number, usual(0), model=model)
+    assert "Agents and models" not in read(tmp_path).words
+
+
 def test_series_of_one_name_say_what_sets_them_apart(tmp_path: Path) -> None:
     write_night(tmp_path, 0, usual(0), temperature=0.3)
     write_night(tmp_path, 1, usual(0), temperature=0.9)
