@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from harness.terminal.plain_text import cell_width
 from tbench.cli.common import json_option, read_stdin
 from tbench.cli.full_screen import FullScreen, require_terminal
 from tbench.cli.parsing.commands import TbenchCommand
@@ -60,7 +60,7 @@ def crop_line(line: str, left: int, columns: int) -> str:
             parts.append(text)
             continue
         for char in text:
-            width = _cells(char)
+            width = cell_width(char)
             # A zero-width mark belongs to the character before it.
             if left <= at - (width == 0) and at + width <= left + columns:
                 parts.append(char)
@@ -68,12 +68,6 @@ def crop_line(line: str, left: int, columns: int) -> str:
                 parts.append(" ")  # half of a wide character
             at += width
     return "".join(parts)
-
-
-def _cells(char: str) -> int:
-    if unicodedata.category(char) in ("Cc", "Cf", "Me", "Mn"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "FW" else 1
 
 
 _LEAVE, _INTERRUPT = b"\x1d", b"\x03"

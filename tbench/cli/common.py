@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tbench.cli.parsing.commands import Argument
-from tbench.cli.parsing.values import PATH_TYPE
+from tbench.cli.parsing.commands import Command, argument
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tbench.config.settings import RunConfig, SandboxConfig, TasksConfig
     from tbench.tasks.sources import TaskSet
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Config = TypeVar("Config", bound="BaseModel")
 task_option = click.option(
     "--task", "-t", metavar="GLOB", multiple=True, help="Only tasks whose name matches this glob; repeatable."
@@ -43,7 +41,7 @@ engines_option = click.option(
 
 def runs_argument(help: str) -> Callable[[Command], Command]:
     """Return an argument `runs` for one or more paths of runs."""
-    return click.argument("runs", cls=Argument, metavar="RUN...", type=PATH_TYPE, nargs=-1, required=True, help=help)
+    return argument("runs", "RUN...", help, required=True)
 
 
 def sandbox_config(given: Mapping[str, Any]) -> SandboxConfig:

@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from tbench.cli.common import choose_endpoint, write_new
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
-from tbench.cli.parsing.values import PATH_TYPE
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_text
 from tbench.config.settings import RunConfig
 
 COMMANDS = {
@@ -46,17 +45,14 @@ def show(given: GivenSettings[RunConfig]) -> None:
 @click.command(cls=TbenchCommand)
 def schema() -> None:
     """Print the JSON schema of the configuration."""
-    import json
 
     from tbench.config.setting import json_schema
 
-    print_text(json.dumps(json_schema(RunConfig), indent=2, ensure_ascii=False))
+    print_json(json_schema(RunConfig))
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)
-@click.argument(
-    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, required=False, help="A new file; default: print it."
-)
+@argument("file", "FILE", "A new file; default: print it.", required=False)
 def init(file: Path | None, given: GivenSettings[RunConfig]) -> None:
     """Write a configuration file with every setting, its help and its default; options that you give are set."""
     from tbench.config.formatting import commented_file

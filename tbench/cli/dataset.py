@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,10 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line
 from tbench.config.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _PREFETCH_SETTINGS = {
     *("sandbox.container_proxy", "sandbox.engines"),
 }
 """Settings that only affect `--prefetch`: which images to fetch, and how."""
-_name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
+_name = argument("name", "NAME", "A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.", type=str)
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
@@ -62,7 +61,7 @@ def list_datasets(given: GivenSettings[RunConfig], everything: bool, as_json: bo
 
     rows = [_row(each) for each in (*all_datasets(_access(given)), *(hub_datasets() if everything else ()))]
     if as_json:
-        print_text(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     if everything:
         print_line(f"source hub: only on Harbor's hub, as of {hub_names().made}", err=True)
@@ -80,7 +79,7 @@ def show(name: str, given: GivenSettings[RunConfig], as_json: bool) -> None:
     """Show where a dataset comes from and whether it is cached."""
     row = _row(_known(name, _access(given)))
     if as_json:
-        print_text(json.dumps(row, indent=2, ensure_ascii=False))
+        print_json(row)
         return
     for label, value in row.items():
         if value not in (None, [], ""):
@@ -167,9 +166,7 @@ async def _get_images(engines: Engines, tasks: Sequence[Task], config: RunConfig
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
-@click.argument(
-    "tasks", cls=Argument, metavar="TASKS", type=NAME_TYPE, help="A directory of tasks, or a dataset's name."
-)
+@argument("tasks", "TASKS", "A directory of tasks, or a dataset's name.", type=NAME_TYPE)
 @click.option("--against", metavar="FILE", type=PATH_TYPE, help="A dataset.toml with the digests.")
 def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) -> None:
     """Compare tasks with their published digests; exit with 2 if one differs or is missing."""

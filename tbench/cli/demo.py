@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
 
@@ -148,7 +148,7 @@ def cassette() -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="The cassette; must be a new file.")
+@argument("file", "FILE", "The cassette; must be a new file.")
 @click.option("--base-url", metavar="URL", required=True, help="The endpoint to record.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
@@ -178,13 +178,7 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "file",
-    cls=Argument,
-    metavar="FILE",
-    type=PATH_TYPE,
-    help="A cassette, made by tbench cassette record or saved by the debugger.",
-)
+@argument("file", "FILE", "A cassette, made by tbench cassette record or saved by the debugger.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
 @click.option("--exact", is_flag=True, help="Require exact matches; by default, times and hashes may differ.")

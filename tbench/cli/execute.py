@@ -22,7 +22,7 @@ from harness.reply_stats import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import print_notice, run_interruptibly
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunDocument, RunPlan
@@ -412,7 +412,7 @@ def print_summary(
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":
-        print_text(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
+        print_json(summary.as_json())
         return summary
     if form == "line":
         last = {"kind": "summary", "directory": str(directory), **summary.as_json()}

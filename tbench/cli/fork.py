@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option, with_endpoint
-from tbench.cli.parsing.commands import Argument
+from tbench.cli.parsing.commands import argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
-from tbench.cli.printing import print_line, print_text, table_lines
+from tbench.cli.printing import print_json, print_line, table_lines
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 
@@ -36,7 +36,7 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @click.option(
     "--at-step",
     type=Integer(min=1),
@@ -51,7 +51,6 @@ def fork(
     trial: str, given: GivenSettings[RunConfig], at_step: int, samples: int, by_hand: bool, debugs: bool, as_json: bool
 ) -> None:
     """Replay a trial up to a step and continue from there: each fork has a fresh container and is never scored."""
-    import json
 
     from tbench.api.forking import fork as fork_trial
     from tbench.cli.interruption import run_interruptibly
@@ -68,7 +67,7 @@ def fork(
         stopping="stopping: containers are being removed",
     )
     if as_json:
-        print_text(json.dumps(fork_json(done), indent=2))
+        print_json(fork_json(done))
         return None
     for line in fork_lines(done):
         print_line(line)
@@ -150,14 +149,13 @@ _BAR = 30
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="A failed trial, as RUN/TASK/SEED.")
+@argument("trial", "TRIAL", "A failed trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @click.option(
     "--k", "samples", type=Integer(min=1), default=5, help="Number of samples that continue from each tried step."
 )
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
     """Find the step after which a trial was likely to fail; it is forked at several steps."""
-    import json
 
     from tbench.api.forking import blame as blame_trial
     from tbench.cli.interruption import run_interruptibly
@@ -172,7 +170,7 @@ def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bo
     )
     if as_json:
         shown = {"of": found.of, "step": found.step, "forks": [fork_json(each) for each in found.forks]}
-        print_text(json.dumps(shown, indent=2))
+        print_json(shown)
         return
     for line in blame_lines(found):
         print_line(line)
@@ -220,12 +218,11 @@ class DebugCommand(ConfiguredCommand[RunConfig]):
 
 
 @click.command(cls=DebugCommand, configuration=RunConfig, only=_DEBUG_SETTINGS)
-@click.argument(
+@argument(
     "what",
-    cls=Argument,
-    metavar="TASK",
+    "TASK",
+    "A task (its directory, or its name in the dataset), or a running trial: RUN/TASK/SEED.",
     type=NAME_TYPE,
-    help="A task (its directory, or its name in the dataset), or a running trial: RUN/TASK/SEED.",
 )
 @click.option("--dataset", "-d", metavar="NAME", default="bundled", help="The dataset of a task given by name.")
 @click.option(

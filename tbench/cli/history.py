@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer
-from tbench.cli.printing import print_line, print_text, table_lines
+from tbench.cli.printing import print_json, print_line, table_lines
 from tbench.errors import UsageError
 from tbench.scores.cost import Cost
 
@@ -30,14 +30,7 @@ _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measu
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "folders",
-    cls=Argument,
-    metavar="RUNS_DIR...",
-    type=PATH_TYPE,
-    nargs=-1,
-    help="Folders of run directories, at any depth; default: runs.",
-)
+@argument("folders", "RUNS_DIR...", "Folders of run directories, at any depth; default: runs.")
 @click.option("--task", "-t", metavar="NAME", help="Show the history of this task instead of a list of runs.")
 @click.option("--model", "-m", metavar="NAME", help="Only runs of this model.")
 @click.option("--dataset", "-d", metavar="NAME", help="Only runs of this dataset, NAME or NAME@VERSION.")
@@ -274,6 +267,5 @@ def _json_value(value: Any) -> Any:
 
 
 def _print_json(value: dict[str, Any]) -> None:
-    import json
 
-    print_text(json.dumps({"schema_version": _SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False))
+    print_json({"schema_version": _SCHEMA_VERSION, **value})

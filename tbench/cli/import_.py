@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import Command, LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, OneOf
 from tbench.cli.printing import print_line
 
@@ -23,7 +22,6 @@ COMMANDS = {
         "tbench.cli.import_", "results", "Import plain results (task, seed, reward; JSONL or CSV) as a run."
     ),
 }
-Command = TypeVar("Command", bound=Callable[..., object])
 
 
 @click.group("import", cls=LazyGroup, table=COMMANDS)
@@ -65,15 +63,7 @@ def print_imported(runs: Iterable[Imported]) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "directories",
-    cls=Argument,
-    metavar="DIR...",
-    type=PATH_TYPE,
-    nargs=-1,
-    required=True,
-    help="A job's directory, a directory of jobs, or directories of trials.",
-)
+@argument("directories", "DIR...", "A job's directory, a directory of jobs, or directories of trials.", required=True)
 @import_options
 @click.option("--metric", metavar="NAME", help="The reward to import, if there are several; default: `reward`.")
 def harbor(
@@ -95,13 +85,7 @@ def harbor(
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "file",
-    cls=Argument,
-    metavar="FILE",
-    type=PATH_TYPE,
-    help="JSONL or CSV with task, seed, reward and optional columns.",
-)
+@argument("file", "FILE", "JSONL or CSV with task, seed, reward and optional columns.")
 @import_options
 @click.option("--number-seeds", is_flag=True, help="Number the lines of each task to make seeds, if they have none.")
 def results(

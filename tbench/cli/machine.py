@@ -11,7 +11,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.common import engines_option
 from tbench.cli.parsing.commands import TbenchCommand
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line
 
 if TYPE_CHECKING:
     from tbench.config.settings import RunConfig
@@ -208,7 +208,6 @@ async def _features(base_url: str, model: str | None, key: str | None) -> list[F
 
 
 def _print_json(findings: list[Finding], features: list[Feature]) -> None:
-    import json
     from dataclasses import asdict
 
     whole: dict[str, Any] = {
@@ -217,7 +216,7 @@ def _print_json(findings: list[Finding], features: list[Feature]) -> None:
     }
     if features:
         whole |= {"features": [asdict(each) for each in features], **_fits(features)}
-    print_text(json.dumps(whole, indent=2, ensure_ascii=False))
+    print_json(whole)
 
 
 def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:

@@ -12,9 +12,9 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import choose_endpoint, json_option, runs_argument, write_new
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import PATH_TYPE, Integer, Number, OneOf
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.values import Integer, Number, OneOf
+from tbench.cli.printing import print_json, print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="A TOML file; with --demo, a directory for the demo."
-)
+@argument("file", "FILE", "A TOML file; with --demo, a directory for the demo.")
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
@@ -192,7 +190,6 @@ def gate(
     as_json: bool,
 ) -> None:
     """Judge if the latest run is worse by more than chance: compared with those before it; an alarm exits with 5."""
-    import json
     from dataclasses import replace
 
     from tbench.api.stored_runs import read_nights
@@ -204,7 +201,7 @@ def gate(
     verdict = judge([each.night for each in nights], rule)
     verdict = replace(verdict, notes=(*verdict.notes, *_differences(nights), *_models(nights), *left_out))
     if as_json:
-        print_text(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
+        print_json(verdict.as_json())
     else:
         for line in verdict.lines():
             print_line(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line
@@ -23,7 +23,7 @@ from tbench.config.settings import RunConfig
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
+@argument("run", "RUN", "A run directory.")
 @click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
     """Write a self-contained HTML report of a run; prints its path."""
@@ -40,13 +40,10 @@ def report(run: Path, output: Path | None) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
+@argument(
     "folders",
-    cls=Argument,
-    metavar="DIR...",
-    type=PATH_TYPE,
-    nargs=-1,
-    help="Folders of run directories, at any depth, or the directory of a nightly benchmark; default: runs.",
+    "DIR...",
+    "Folders of run directories, at any depth, or the directory of a nightly benchmark; default: runs.",
 )
 @click.option(
     "--output", "-o", type=PATH_TYPE, default=Path("site"), show_default=True, help="The folder for the pages."
@@ -71,13 +68,11 @@ _END_SEC = 15.0
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
+@argument(
     "folder",
-    cls=Argument,
-    metavar="DIR",
-    type=PATH_TYPE,
+    "DIR",
+    "Folder of run directories, at any depth, or the directory of a nightly benchmark.",
     default=Path("runs"),
-    help="Folder of run directories, at any depth, or the directory of a nightly benchmark.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
 @click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
@@ -131,9 +126,7 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
-@click.argument(
-    "run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory, or one with a results.jsonl."
-)
+@argument("run", "RUN", "A run directory, or one with a results.jsonl.")
 @click.option(
     "--std",
     type=OneOf("sample", "population"),

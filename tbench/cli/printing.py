@@ -5,6 +5,7 @@ tbench's own colours and cursor movements come from rich, and from the few funct
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -24,6 +25,11 @@ def print_line(text: str, *, err: bool = False) -> None:
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text of several lines, such as a table or JSON."""
     click.echo(escape_invisible(text), err=err, nl=nl)
+
+
+def print_json(value: object) -> None:
+    """Print a value as indented JSON."""
+    print_text(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_coloured(lines: Iterable[str]) -> None:

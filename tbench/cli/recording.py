@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, Integer, Number
 from tbench.storage.recording import CastEvent, CastHead, cast_events, cast_head
 from tbench.storage.run_files import RECORDING_NAME
@@ -90,7 +90,7 @@ _FRAME_SEC = 0.04
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @click.option("--from-step", type=Integer(min=1), default=1, help="Start at this step.")
 @click.option("--speed", type=Number(min=0.01), default=1.0, help="Playback speed as a multiple of the original.")
 @click.option("--idle", type=Number(min=0), default=2.0, help="Shorten pauses to at most this many seconds.")

@@ -11,7 +11,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option, with_endpoint
-from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
+from tbench.cli.parsing.commands import TbenchCommand, argument, insert_optional_values
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
 from tbench.cli.printing import print_line
@@ -56,7 +56,7 @@ def merge(runs: tuple[Path, ...], output: Path, incomplete: bool, as_json: bool)
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("run", cls=Argument, metavar="RUN", type=NAME_TYPE, help="A run directory.")
+@argument("run", "RUN", "A run directory.", type=NAME_TYPE)
 @task_option
 @click.option("--seed", type=Integer(min=0), help="Only trials with this seed.")
 def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
@@ -329,7 +329,7 @@ _CHANGEABLE_SETTINGS = {
 
 
 @click.command(cls=RunCommand, configuration=RunConfig, only=_CHANGEABLE_SETTINGS)
-@click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
+@argument("run", "RUN", "A run directory.")
 @retry_errors_option("Also retry these types of error, or all if none is named.")
 def resume(run: Path, given: GivenSettings[RunConfig], retry_errors: str | None) -> None:
     """Finish a run: continue interrupted trials, and run those that are missing or ended with a retryable error."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.thoughts import step_texts
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.text import replace_unseen
 
@@ -122,7 +122,7 @@ def matches(step: Step, pattern: re.Pattern[str]) -> bool:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @click.option("--step", type=Integer(min=1), help="Show this step in full, with the screen at its end.")
 @click.option("--grep", metavar="RE", help="Only steps that match this regular expression.")
 def show(trial: str, step: int | None, grep: str | None) -> None:
@@ -183,10 +183,8 @@ _LEAST_COLUMNS, _MAX_COLUMNS = 60, 200
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("first", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
-@click.argument(
-    "second", cls=Argument, metavar="OTHER", type=NAME_TYPE, help="Another trial, usually of the same task."
-)
+@argument("first", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
+@argument("second", "OTHER", "Another trial, usually of the same task.", type=NAME_TYPE)
 def diff(first: str, second: str) -> None:
     """Show the first step at which two trials differ: what was typed and what was seen, side by side."""
     from tbench.cli.printing import print_coloured
@@ -254,13 +252,7 @@ _LIMITS = {
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "trial",
-    cls=Argument,
-    metavar="TRIAL",
-    type=NAME_TYPE,
-    help="The trial, as RUN/TASK/SEED; RUN or RUN/TASK lists the failed ones.",
-)
+@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED; RUN or RUN/TASK lists the failed ones.", type=NAME_TYPE)
 @click.option("--debug", "debugs", is_flag=True, help="Debug a fork of the trial from its last step on.")
 def why(trial: str, debugs: bool) -> None:
     """Explain a trial's outcome on one screen: failed tests, limits, format errors, tampering, the last steps."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import Command, json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer
-from tbench.cli.printing import print_line, print_text, table_lines
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Command, TbenchCommand, argument
+from tbench.cli.parsing.values import NAME_TYPE, Integer
+from tbench.cli.printing import print_json, print_line, table_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,19 +23,10 @@ _HEADS = ("trial", "phase", ">step", ">age", "last line")
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "folder",
-    cls=Argument,
-    metavar="RUN",
-    required=False,
-    type=PATH_TYPE,
-    default=Path("runs"),
-    help="A run directory, or a folder of them.",
-)
+@argument("folder", "RUN", "A run directory, or a folder of them.", required=False, default=Path("runs"))
 @json_option
 def ps(folder: Path, as_json: bool) -> None:
     """List the running trials: phase, step, age and the last line of each terminal."""
-    import json
 
     from tbench.control.client import ask, runs_under_way
     from tbench.control.wire import ListTrials
@@ -51,7 +42,7 @@ def ps(folder: Path, as_json: bool) -> None:
             states[run] = state
     if as_json:
         found = [{"directory": str(run), **state.model_dump(mode="json")} for run, state in states.items()]
-        print_text(json.dumps({"runs": found}, indent=2, ensure_ascii=False))
+        print_json({"runs": found})
         return
     if not states:
         print_line(f"{folder}: no run is in progress")
@@ -110,7 +101,7 @@ _DEFAULT_RUN = "Default: the only run in progress below runs/."
 
 def _target_argument(metavar: str, help: str, *, required: bool = True) -> Callable[[Command], Command]:
     """Return an argument `where` that names a run or a trial."""
-    return click.argument("where", cls=Argument, metavar=metavar, required=required, type=NAME_TYPE, help=help)
+    return argument("where", metavar, help, required=required, type=NAME_TYPE)
 
 
 trial_argument = _target_argument(
@@ -211,7 +202,7 @@ def stop(where: str | None) -> None:
 
 @click.command(cls=TbenchCommand)
 @trial_argument
-@click.argument("text", cls=Argument, metavar="TEXT", type=NAME_TYPE, help="The message for the model.")
+@argument("text", "TEXT", "The message for the model.", type=NAME_TYPE)
 def say(where: str, text: str) -> None:
     """Add a message to the model's next observation; the trial is excluded from the score."""
     from tbench.control.wire import Say
@@ -232,7 +223,7 @@ def approve(where: str) -> None:
 
 @click.command(cls=TbenchCommand)
 @trial_argument
-@click.argument("why", cls=Argument, metavar="WHY", type=NAME_TYPE, help="The reason, which is sent to the model.")
+@argument("why", "WHY", "The reason, which is sent to the model.", type=NAME_TYPE)
 def refuse(where: str, why: str) -> None:
     """Discard the reply that a trial is waiting to execute; the trial is excluded from the score."""
     from tbench.control.wire import Drop

@@ -11,7 +11,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option, sandbox_config
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
 from tbench.text import counted
@@ -68,12 +68,8 @@ _CALLS = 8
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "name",
-    cls=Argument,
-    metavar="NAME",
-    type=NAME_TYPE,
-    help="Name of the task and its directory: lowercase letters, digits, '-', '_' and '.'.",
+@argument(
+    "name", "NAME", "Name of the task and its directory: lowercase letters, digits, '-', '_' and '.'.", type=NAME_TYPE
 )
 @click.option("--dir", "folder", metavar="DIR", type=PATH_TYPE, default=".", help="Where to create the directory.")
 def new(name: str, folder: Path) -> None:
@@ -95,13 +91,7 @@ def new(name: str, folder: Path) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "tasks",
-    cls=Argument,
-    metavar="DIR",
-    type=PATH_TYPE,
-    help="A task of Terminal-Bench 1 (a directory with a task.yaml), or a directory of such tasks.",
-)
+@argument("tasks", "DIR", "A task of Terminal-Bench 1 (a directory with a task.yaml), or a directory of such tasks.")
 @click.option(
     "--output", "-o", metavar="DIR", type=PATH_TYPE, help="A new directory for the tasks; default: DIR-converted."
 )
@@ -153,7 +143,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
     about = "The sandbox's proxy, if it has a network."
     command = click.option("--container-proxy", metavar="inherit|none|URL", help=about)(command)
     about = "A task directory, or a bundled task's name."
-    return click.argument("name", cls=Argument, metavar="TASK", type=NAME_TYPE, help=about)(command)
+    return argument("name", "TASK", about, type=NAME_TYPE)(command)
 
 
 @click.command("shell", cls=TbenchCommand)
@@ -212,12 +202,11 @@ def verify(name: str, **given: Any) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
+@argument(
     "task",
-    cls=Argument,
-    metavar="TASK",
+    "TASK",
+    "A task directory, a bundled task's name, or RUN/TASK/SEED for the kept sandbox of a trial.",
     type=NAME_TYPE,
-    help="A task directory, a bundled task's name, or RUN/TASK/SEED for the kept sandbox of a trial.",
 )
 @click.option(
     "--allow-env",

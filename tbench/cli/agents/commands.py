@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, argument
 from tbench.cli.parsing.values import NAME_TYPE
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line
 from tbench.text import size_text
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ COMMANDS = {
     ),
     "show": LazyCommand("tbench.cli.agents.commands", "show", "Show an agent's recipe and what its package contains."),
 }
-_name = click.argument("name", cls=Argument, metavar="NAME", type=NAME_TYPE, help="An agent's name, or a recipe.toml.")
+_name = argument("name", "NAME", "An agent's name, or a recipe.toml.", type=NAME_TYPE)
 _version = click.option("--agent-version", metavar="VERSION", help="Another version than the recipe's.")
 
 
@@ -48,7 +47,7 @@ def list_agents(as_json: bool) -> None:
         for each in recipes
     ]
     if as_json:
-        print_text(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     for row in rows:
         pulled = "pulled" if row["pulled"] else ""
@@ -91,7 +90,7 @@ def show(name: str, agent_version: str | None, as_json: bool) -> None:
     found = find_package(recipe)
     row = _row(recipe, None if found is None else found[1])
     if as_json:
-        print_text(json.dumps(row, indent=2, ensure_ascii=False))
+        print_json(row)
         return
     for label, value in row.items():
         if isinstance(value, dict):

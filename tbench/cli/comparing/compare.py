@@ -16,7 +16,7 @@ from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import Number, OneOf
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_text
 from tbench.config.settings import CostConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def print_comparison(
         if form == "line":
             print_text(json.dumps({"kind": "comparison", **document}, ensure_ascii=False))
         else:
-            print_text(json.dumps(document, indent=2, ensure_ascii=False))
+            print_json(document)
         return
     for note in notes:
         print_line(f"note: {note}", err=True)
@@ -214,7 +214,7 @@ def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
             "and configuration"
         )
     if as_json or form == "json":
-        print_text(_flaky_as_json(groups, tries))
+        print_json(_flaky_as_json(groups, tries))
         return
     for path, run in zip(runs, stored, strict=True):
         for note in run.notes:
@@ -235,7 +235,7 @@ def _flaky_blocks(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolveR
         yield flaky_task_sheet([(group.name, tasks)])
 
 
-def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolveRate]]) -> str:
+def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolveRate]]) -> dict[str, Any]:
     found = [
         {
             "runs": [side.name for side in group.sides],
@@ -247,7 +247,7 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
         }
         for group, tasks in zip(groups, tries, strict=True)
     ]
-    return json.dumps({"schema_version": 1, "groups": found}, indent=2, ensure_ascii=False)
+    return {"schema_version": 1, "groups": found}
 
 
 # `tbench power`
@@ -287,7 +287,7 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: OutputForma
             "power": power,
             "plans": [{"name": name, **_power_as_json(plan, points / 100, power)} for name, plan in plans],
         }
-        print_text(json.dumps(document, indent=2, ensure_ascii=False))
+        print_json(document)
         return
     for path, run in zip(runs, stored, strict=True):
         for note in run.notes:

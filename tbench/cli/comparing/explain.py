@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import print_coloured, print_text, table_lines
 from tbench.errors import UsageError
@@ -22,9 +22,7 @@ _WORDS_SHOWN = 100
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory, or a .jsonl file of results."
-)
+@argument("run", "RUN", "A run directory, or a .jsonl file of results.")
 @click.option(
     "--against",
     metavar="RUN|last-good",

@@ -6,13 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": sys.maxsize,  # limited only by the terminal or COLUMNS
@@ -37,6 +38,16 @@ class Argument(click.Argument):
         default = self.to_info_dict()["default"]  # get_default() returns click's internal marker for no default
         extra = "required" if self.required else f"default: {default}" if default is not None else ""
         return self.human_readable_name, f"{self.about}  [{extra}]" if extra else self.about
+
+
+def argument(
+    name: str, metavar: str, help: str, *, type: click.ParamType[Any] | type | None = None, **attrs: Any
+) -> Callable[[Command], Command]:
+    """Return an argument, by default a path; a metavar that ends in `...` takes any number of values."""
+    from tbench.cli.parsing.values import PATH_TYPE
+
+    attrs = {"nargs": -1 if metavar.endswith("...") else 1, "type": type or PATH_TYPE, **attrs}
+    return click.argument(name, cls=Argument, metavar=metavar, help=help, **attrs)
 
 
 def insert_optional_values(arguments: list[str], options: Mapping[str, Callable[[list[str]], str]]) -> list[str]:

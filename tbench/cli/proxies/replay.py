@@ -10,9 +10,9 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument
-from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_text
 from tbench.text import counted
 
 if TYPE_CHECKING:
@@ -48,14 +48,11 @@ _SHOWN = 10
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
+@argument(
     "conversations",
-    cls=Argument,
-    metavar="CONVERSATIONS...",
-    type=PATH_TYPE,
-    nargs=-1,
+    "CONVERSATIONS...",
+    "Run directories, trajectory.json files (tbench or ATIF), or JSONL with one conversation per line.",
     required=True,
-    help="Run directories, trajectory.json files (tbench or ATIF), or JSONL with one conversation per line.",
 )
 @click.option("--output", "-o", metavar="DATASET.jsonl", type=PATH_TYPE, required=True, help="The dataset to write.")
 @click.option(
@@ -132,13 +129,7 @@ metric_revision_option = click.option(
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "path",
-    cls=Argument,
-    metavar="PATH",
-    type=PATH_TYPE,
-    help="A replay directory, its responses.jsonl, or a result file.",
-)
+@argument("path", "PATH", "A replay directory, its responses.jsonl, or a result file.")
 @dataset_option
 @metric_revision_option
 @click.option(
@@ -182,10 +173,8 @@ def score_and_show(
 def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
     """Print a result and its path."""
     if as_json:
-        import json
-
         short = {key: value for key, value in result.items() if key != "per_step"}
-        print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII, for any terminal
+        print_json({**short, "result": str(target)})
         return
     from tbench.proxies.replay.scoring.result import result_lines
 
@@ -210,9 +199,7 @@ def _recompute(
     document = read_result(path)
     found = recompute(path, document, revision)
     if as_json:
-        import json
-
-        print_text(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
+        print_json({"path": str(path), "revisions": [_as_json(each) for each in found]})
     else:
         for line in recomputed_lines(document["aggregate"], found):
             print_text(line)
@@ -265,15 +252,7 @@ def merge(
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "paths",
-    cls=Argument,
-    metavar="DIR...",
-    type=PATH_TYPE,
-    nargs=-1,
-    required=True,
-    help="Replay directories, or directories of them or of result files.",
-)
+@argument("paths", "DIR...", "Replay directories, or directories of them or of result files.", required=True)
 @click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="Output format.")
 @click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
 def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
@@ -299,15 +278,7 @@ Side = Mapping[str, "ModelScore"]
 
 
 @click.command(cls=TbenchCommand)
-@click.argument(
-    "proxies",
-    cls=Argument,
-    metavar="PROXY...",
-    type=PATH_TYPE,
-    nargs=-1,
-    required=True,
-    help="Results of a proxy: directories, CSV or JSONL.",
-)
+@argument("proxies", "PROXY...", "Results of a proxy: directories, CSV or JSONL.", required=True)
 @click.option(
     "--executed",
     metavar="RUN",
@@ -352,9 +323,7 @@ def correlate(
     result = correlation_of([left[model].score for model in paired], [right[model].score for model in paired])
     report = _report(paired, left, right, result, not_one_scale)
     if as_json:
-        import json
-
-        print_text(json.dumps(report, indent=2, ensure_ascii=False))
+        print_json(report)
     else:
         _print_correlation(report)
 
@@ -399,8 +368,8 @@ def _print_correlation(report: dict[str, Any]) -> None:
     for row in rows:
         print_line(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
     print_line(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
-    print_line(_line("Spearman rho", report["spearman"], report))
-    print_line(_line("Kendall tau-b", report["kendall_tau_b"], report))
+    print_line(_line("Spearman rho", report["spearman"]))
+    print_line(_line("Kendall tau-b", report["kendall_tau_b"]))
     for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):
         if report[key]:
             print_line(f"only among the {side}: {', '.join(report[key])}")
@@ -408,7 +377,7 @@ def _print_correlation(report: dict[str, Any]) -> None:
         print_line(f"note: {note}")
 
 
-def _line(title: str, estimate: dict[str, Any], report: dict[str, Any]) -> str:
+def _line(title: str, estimate: dict[str, Any]) -> str:
     if estimate["value"] is None:
         return f"{title:13}  undefined"
     parts = [f"{title:13}  {estimate['value']:+.3f}"]
