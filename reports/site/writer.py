@@ -40,8 +40,8 @@ from tbench.history.index import RunHistory
 from tbench.storage.read_run import RunUnreadable, StoredRun
 from tbench.storage.run_files import CONFIG_NAME, CONFIRMED_NAME, NOTES_NAME, RESULTS_NAME
 
-_TRIAL_FILE = re.compile(r"trials-\d+\.js|.+--\d+(\.\d+)?\.(html|js)")
-"""Names of files with trials: chunks, and the page and the script that each trial had before there were chunks."""
+_CHUNK = re.compile(r"trials-\d+\.js")
+"""Name of a file with trials."""
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
 """First file of every site. A folder that is not empty is only written to if it contains this file."""
@@ -72,7 +72,7 @@ def write_site(
     index: Path | None = None,
     lanes: Iterable[NightlySeries] = (),
 ) -> WrittenSite:
-    """Write the pages about all runs at or below `roots` into `out`, which may contain an earlier version of them.
+    """Write the pages about all runs at or below `roots` into `out`, which may already contain some.
 
     `index` is the history's file, by default in the first root. A run that cannot be read has no pages and is named in
     the notes. Raises UsageError if a root is not a directory, or `out` cannot be written, contains other files or
@@ -171,13 +171,13 @@ class _Writing:
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
 
     def _write_trials(self, each: SiteRun, stored: StoredRun) -> None:
-        """Write the trials of a run, and remove the files of trials that an earlier version wrote."""
+        """Write the trials of a run, and remove the chunks of which it has fewer than before."""
         written = set()
         for name, text in trial_files(each, stored):
             self._put(name, text)
             written.add(self._out / name)
         for file in (self._out / run_page(each.slug)).parent.glob("*"):
-            if file not in written and _TRIAL_FILE.fullmatch(file.name):
+            if file not in written and _CHUNK.fullmatch(file.name):
                 file.unlink()
 
     def _write_comparison(self, old: SiteRun, new: SiteRun, stamped: Path) -> None:

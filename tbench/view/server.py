@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import select
 import socket
 import time
@@ -217,8 +216,6 @@ _ASSETS = Path(__file__).parent / "assets"
 _OWN_ASSETS = {"live.js": "text/javascript", "large.js": "text/javascript", "live.css": "text/css"}
 _HTML, _JSON, _SCRIPT = "text/html; charset=utf-8", "application/json", "text/javascript; charset=utf-8"
 _PIECE_BYTES = 1 << 16
-_OLD_TRIAL = re.compile(r"(/runs/[\w.-]+)/([\w.-]+--\d+(?:\.\d+)?)\.html", re.ASCII)
-"""Path that the page of a trial had before one page showed all trials of a run."""
 
 
 class ViewHandler(LocalHandler):
@@ -319,8 +316,6 @@ class ViewHandler(LocalHandler):
             self._send(HTTPStatus.MOVED_PERMANENTLY, b"", _HTML, {"Location": "/" + path.lstrip("/") + "/"})
         elif (found := self.view.pages.file(path)) is not None:
             self._send_file(found)
-        elif (old := _OLD_TRIAL.fullmatch(path)) is not None:
-            self._send(HTTPStatus.MOVED_PERMANENTLY, b"", _HTML, {"Location": f"{old[1]}/trial.html?{old[2]}"})
         elif path == "/" or self.view.refresher.version == 0:
             problem = self.view.refresher.problem
             words = f"They could not be written: {problem}" if problem else "They are being written for the first time."

@@ -137,11 +137,6 @@ def test_a_missing_page_gives_a_message(server: ViewServer) -> None:
         assert get(server, path).status == 404, path
 
 
-def test_an_address_that_a_trial_had_earlier_leads_to_the_trial(server: ViewServer) -> None:
-    moved = get(server, "/runs/done/a--0.2.html")
-    assert (moved.status, moved.headers["Location"]) == (301, "/runs/done/trial.html?a--0.2")
-
-
 def test_a_foreign_page_cannot_read_anything(server: ViewServer) -> None:
     """Its name may resolve to this machine, but its requests carry that name."""
     for path in ("/", "/live", "/live/events", "/live/state.js"):

@@ -86,12 +86,12 @@ def test_a_site_written_night_by_night_has_the_pages_of_one_written_at_once(
         assert (grown / page).read_text() == (written_at_once / page).read_text(), page
 
 
-def test_files_of_trials_that_an_earlier_version_wrote_are_removed(tmp_path: Path) -> None:
+def test_chunks_of_trials_that_there_are_no_more_are_removed(tmp_path: Path) -> None:
     a_night(tmp_path / "runs", 1)
     pages = tmp_path / "site" / "runs" / "night-1"
     pages.mkdir(parents=True)
     (tmp_path / "site" / MARKER_NAME).touch()
-    for name in ("a--0.html", "a--0.js", "a--0.2.html", "trials-7.js", "note.txt"):
+    for name in ("trials-7.js", "note.txt"):
         (pages / name).touch()
     write_site([tmp_path / "runs"], tmp_path / "site")
     assert set(times(tmp_path / "site", "runs/night-1/*")) == {
