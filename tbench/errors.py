@@ -7,55 +7,6 @@ TbenchError
 ├── TrialError        ends one trial; `type` is a key of KINDS, which defines stage, blame and retryable
 └── (anything else is a bug: recorded on its trial as `internal`, exit code 1)
 
-The types of TrialError by stage, with the party at fault, and whether the trial is retried or its error stands:
-
-TrialError
-├── plan
-│   ├── task_invalid          task      stands
-│   ├── task_unsupported      task      stands
-│   ├── task_changed          user      stands
-│   ├── env_missing           user      stands
-│   ├── trust_missing         user      stands
-│   └── oracle_missing        task      stands
-├── image
-│   ├── image_build_failed    task      stands
-│   ├── image_build_timeout   task      again
-│   ├── image_unavailable     infra     again
-│   ├── image_denied          user      stands
-│   ├── image_rate_limited    infra     again
-│   └── image_no_space        infra     again
-├── sandbox
-│   ├── sandbox_failed        infra     again
-│   ├── engine_unreachable    infra     again
-│   ├── healthcheck_failed    task      again
-│   ├── service_failed        task      again
-│   └── setup_failed          task      again
-├── terminal
-│   └── terminal_failed       infra     again
-├── agent
-│   ├── sandbox_lost          infra     again
-│   ├── endpoint_unavailable  endpoint  again
-│   ├── reply_timeout         user      stands
-│   ├── endpoint_refused      user      stands
-│   ├── request_too_large     infra     stands
-│   ├── never_answered        endpoint  stands
-│   ├── agent_crashed         user      stands
-│   ├── aborted               user      stands
-│   ├── rewound               user      again
-│   └── internal              harness   stands
-├── verifier
-│   ├── verifier_failed       infra     again
-│   ├── verifier_timeout      task      stands
-│   ├── verifier_no_reward    task      stands
-│   ├── verifier_bad_reward   task      stands
-│   ├── verifier_tampered     agent     stands
-│   ├── artifacts_too_large   agent     stands
-│   ├── disk_full             agent     stands
-│   ├── tests_missing         task      stands
-│   └── verifier_never_ran    infra     again
-└── result
-    └── result_unwritable     infra     again
-
 A failed trial is data: its error is attributed once, at the boundary where it occurred, and never silently scored as 0.
 """
 

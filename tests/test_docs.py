@@ -24,7 +24,6 @@ from settings_tables import nightly_tables, tables, written
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Outcome, Reply, Step, Trajectory, Usage
-from tbench import errors
 from tbench.cli import SETTINGS, app
 from tbench.compose import keys
 from tbench.config.document import Locked, PlannedTask, RunDocument
@@ -238,18 +237,6 @@ def test_errors_md_has_every_error_type_as_the_code_has_it() -> None:
     assert {type_: row[1:4] for type_, row in rows.items()} == {
         type_: [kind.stage, kind.blame, "yes" if kind.retryable else "no"] for type_, kind in KINDS.items()
     }
-
-
-def test_the_tree_in_the_code_has_every_error_type_under_its_stage() -> None:
-    drawn = {}
-    stage = ""
-    for line in (errors.__doc__ or "").partition("\nTrialError\n")[2].splitlines():
-        if branch := re.fullmatch(r"[├└]── (\w+)", line):
-            stage = branch[1]
-        elif leaf := re.fullmatch(r"[│ ]   [├└]── (\w+) +(\w+) +(again|stands)", line):
-            assert leaf[1] not in drawn
-            drawn[leaf[1]] = (stage, leaf[2], leaf[3] == "again")
-    assert drawn == {type_: (kind.stage, kind.blame, kind.retryable) for type_, kind in KINDS.items()}
 
 
 def test_a_history_explains_each_of_its_columns() -> None:
