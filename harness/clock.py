@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from harness.concurrency import take_turn
+from harness.concurrency import loop_time, take_turn
 from harness.errors import ContextLimitReached, EndpointError
 from harness.trajectory import Reply
 
@@ -24,7 +24,7 @@ class Clock:
     ) -> None:
         """`spent_sec`, `waited_sec` and `replies` are those of an agent with which another process has begun."""
         self._timeout = asyncio.timeout(None if limit_sec is None else limit_sec - spent_sec)
-        self._began, self._spent_before = _now() - waited_sec, spent_sec
+        self._began, self._spent_before = loop_time() - waited_sec, spent_sec
         self._ends_at = self._timeout.when()
         """Event loop time of the timeout, not counting a stop in progress."""
         self._stops, self._stopped_at = 0, 0.0
@@ -48,7 +48,7 @@ class Clock:
     @property
     def spent_sec(self) -> float:
         """Seconds to which the limit applies."""
-        return self._spent_before + _now() - self._began - self._uncounted_sec()
+        return self._spent_before + loop_time() - self._began - self._uncounted_sec()
 
     def extend(self, seconds: float) -> None:
         """Extend the limit by time beyond the agent's control; a negative value shortens it."""
@@ -62,7 +62,7 @@ class Clock:
             yield
             return
         if not self._stops:
-            self._stopped_at = _now()
+            self._stopped_at = loop_time()
             self._timeout.reschedule(None)
         self._stops += 1
         try:
@@ -70,7 +70,7 @@ class Clock:
         finally:
             self._stops -= 1
             if not self._stops:
-                self.extend(_now() - self._stopped_at)
+                self.extend(loop_time() - self._stopped_at)
 
     async def ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
         """Make one query on this clock.
@@ -85,7 +85,7 @@ class Clock:
             await take_turn()
 
     async def _ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
-        began, before = _now(), self._uncounted_sec()
+        began, before = loop_time(), self._uncounted_sec()
         self._postpone(patience_sec)
         try:
             reply = await query()
@@ -95,7 +95,7 @@ class Clock:
             raise
         except EndpointError:
             # The limit stays extended: only the endpoint's error shall end this agent.
-            self.waited_sec += max(0.0, _now() - began - (self._uncounted_sec() - before))
+            self.waited_sec += max(0.0, loop_time() - began - (self._uncounted_sec() - before))
             raise
         except asyncio.CancelledError:
             self._exclude_overtime(patience_sec)
@@ -103,7 +103,7 @@ class Clock:
         self.replies += 1
         self._postpone(-patience_sec)
         self.extend(reply.waited_sec)
-        if self._ends_at is not None and not self._stops and _now() > self._ends_at:
+        if self._ends_at is not None and not self._stops and loop_time() > self._ends_at:
             # Wait here for the timeout, so that a late reply is not executed.
             await asyncio.get_running_loop().create_future()
         return reply
@@ -111,11 +111,11 @@ class Clock:
     def _exclude_overtime(self, patience_sec: float) -> None:
         """Count the time beyond the agent's own limit, without the patience, as waiting: the agent did no work then."""
         if self._ends_at is not None and not self._stops:
-            self.waited_sec += max(0.0, _now() - (self._ends_at - patience_sec))
+            self.waited_sec += max(0.0, loop_time() - (self._ends_at - patience_sec))
 
     def _uncounted_sec(self) -> float:
         """Return the uncounted seconds so far, including a stop in progress."""
-        return self.waited_sec + (_now() - self._stopped_at if self._stops else 0.0)
+        return self.waited_sec + (loop_time() - self._stopped_at if self._stops else 0.0)
 
     def _postpone(self, seconds: float) -> None:
         # An expired timeout cannot be rescheduled.
@@ -123,7 +123,3 @@ class Clock:
             self._ends_at += seconds
             if not self._stops:
                 self._timeout.reschedule(self._ends_at)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -13,6 +13,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 
+def loop_time() -> float:
+    """Return the event loop's time in seconds."""
+    return asyncio.get_running_loop().time()
+
+
 class Turns:
     """Resumes waiting tasks in order, one per iteration of the event loop.
 

@@ -1,4 +1,4 @@
-"""File helpers: atomic writes, safe file names, cache directory, schema versions."""
+"""File helpers: atomic writes, JSON files, safe file names, cache directory, schema versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tbench.errors import UsageError
-from tbench.text import escape_invisible, replace_unseen
+from tbench.text import escape_invisible, one_line, replace_unseen
 
 Made = TypeVar("Made")
 _TEMPORARY_PREFIX = ".writing-"
@@ -66,6 +66,27 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` durably as indented JSON, with invisible characters escaped. Raises OSError."""
     text = escape_invisible(json.dumps(value, indent=2, ensure_ascii=False))
     write_atomically(path, f"{text}\n".encode("utf-8", "replace"), durable=True)
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Read the value in a file. Raises UsageError, with `advice` if the file cannot be opened."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; {advice}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({one_line(str(error), 120)})") from None
+
+
+def read_object_or_none(path: Path) -> dict[str, Any] | None:
+    """Read the JSON object in a file; None if it cannot be read or is not an object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def cache_home(variables: Mapping[str, str] = os.environ) -> Path:

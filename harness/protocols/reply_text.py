@@ -190,11 +190,11 @@ def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
             opening, start, body = _opening(line, kind), offset, after
             closing = _closing(opening) if opening else ()
         elif line.rstrip() in closing:
-            blocks.append(_block(text, opening, (start, min(after, len(text))), text[body:offset]))
+            blocks.append(_block(opening, (start, min(after, len(text))), text[body:offset]))
             opening = None
         offset = after
     if opening is not None:
-        blocks.append(_block(text, opening, (start, len(text)), text[body:], closed=False))
+        blocks.append(_block(opening, (start, len(text)), text[body:], closed=False))
     return blocks
 
 
@@ -210,7 +210,7 @@ def _opening(line: str, kind: re.Pattern[str]) -> re.Match[str] | None:
     return kind.search(line) if "```" in line else None
 
 
-def _block(text: str, opening: re.Match[str], span: Span, body: str, *, closed: bool = True) -> Block:
+def _block(opening: re.Match[str], span: Span, body: str, *, closed: bool = True) -> Block:
     return Block(
         label=opening["label"],
         fence=opening["fence"],

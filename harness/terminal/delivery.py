@@ -6,7 +6,6 @@ line is typed. So the text arrives and is read as a whole, and is not echoed int
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import random
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
+from harness.concurrency import loop_time
 from harness.errors import TerminalLost
 from harness.protocols.base import CommandResult
 from harness.terminal import control_mode
@@ -134,7 +134,7 @@ class Delivery:
         If the session ends meanwhile, `session_ended` is set and a new session is attached.
         """
         self._notes, self._missed_output, self._read_back = [], False, ""
-        started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
+        started_at, self._uncharged_sec, self.session_ended = loop_time(), 0.0, False
         if "\0" in command:
             command = command.replace("\0", "")
             self._note("nul_dropped: NUL characters were left out of the command, as no shell can read them.")
@@ -234,7 +234,7 @@ class Delivery:
             await self._request(() if asked else files, asked, reached)
             if self._link.reattached != reattached:
                 await self._catch_up()
-            if await self._wait_until_begun(ends_at) or _now() >= ends_at:
+            if await self._wait_until_begun(ends_at) or loop_time() >= ends_at:
                 return await self._wait_for_end(ends_at)
         return _CommandEnd.REFUSED
 
@@ -251,7 +251,7 @@ class Delivery:
             capture.take(Mark("C", id=id))
             capture.take(Mark("D", id=id))
             await self._read_output_back()
-        while not await self._wait_until_begun(ends_at) and _now() < ends_at:
+        while not await self._wait_until_begun(ends_at) and loop_time() < ends_at:
             if asked == _MAX_REQUESTS:
                 return _CommandEnd.REFUSED
             await self._request((), asked, (id,))
@@ -302,8 +302,8 @@ class Delivery:
     async def _wait_until_begun(self, ends_at: float) -> bool:
         """Wait until the command begins; False if the shell is back at its prompt without having started it."""
         capture, pause_sec = self._pane.capture, _FIRST_CHECK_SEC
-        while _now() < ends_at:
-            wait_sec = min(pause_sec, ends_at - _now())
+        while loop_time() < ends_at:
+            wait_sec = min(pause_sec, ends_at - loop_time())
             await self._wait_until_settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
             if capture.begun or capture.is_over:
                 return True
@@ -336,10 +336,10 @@ class Delivery:
 
     async def _wait_for_end(self, ends_at: float) -> _CommandEnd:
         capture, before = self._pane.capture, tuple[bytes, ...]()
-        while not (capture.is_over or self._waiter.at_prompt) and _now() < ends_at + self._uncharged_sec:
-            wait_sec = min(ends_at + self._uncharged_sec - _now(), self._idle_sec)
+        while not (capture.is_over or self._waiter.at_prompt) and loop_time() < ends_at + self._uncharged_sec:
+            wait_sec = min(ends_at + self._uncharged_sec - loop_time(), self._idle_sec)
             await self._wait_until_settled(wait_sec, or_when=lambda: capture.is_over)
-            if wait_sec < self._idle_sec or _now() < self._pane.last_news_at + self._idle_sec or capture.is_over:
+            if wait_sec < self._idle_sec or loop_time() < self._pane.last_news_at + self._idle_sec or capture.is_over:
                 continue
             now = await self._probe.waits_for_keys()
             if now and now == before:
@@ -357,11 +357,11 @@ class Delivery:
         try:
             await self._waiter.wait_until_settled(duration_sec, or_when=or_when)
         except ConnectionError as error:
-            cut_at = _now()
+            cut_at = loop_time()
             if await self._link.reattach():
                 raise KeysLost("the session ended") from error
             await self._catch_up()
-            self._uncharged_sec += _now() - cut_at
+            self._uncharged_sec += loop_time() - cut_at
 
     async def _catch_up(self) -> None:
         """Read from the state file what happened to the command while the connection was lost."""
@@ -394,7 +394,7 @@ class Delivery:
             self._remark("the command does not react: killing it")
             await self._probe.kill_foreground()
             await self._wait_until_settled(_KILLED_SEC)
-        if killed := await self._probe.clear(_now() - started_at):
+        if killed := await self._probe.clear(loop_time() - started_at):
             self._remark(f"killed, because they kept the terminal open: {', '.join(killed)}")
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
 
@@ -405,7 +405,7 @@ class Delivery:
 
     async def _is_usable(self, probe: str = _PROBE) -> bool:
         """Whether the shell runs a command to its end."""
-        end = await self._request_and_wait(probe, _now() + _PROBE_SEC, "line")
+        end = await self._request_and_wait(probe, loop_time() + _PROBE_SEC, "line")
         await self._wait_until_settled(_AFTER_END_SEC)
         return end is _CommandEnd.REPORTED
 
@@ -461,7 +461,3 @@ def _shown(command: str) -> str:
     shown = command[:_SHOWN_CHARS].rstrip("\n")
     more = len(command) - len(shown)
     return _NOT_SHOWN.sub("�", shown) + (f"\n[... {more} characters more]" if more > 1 else "")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -8,11 +8,11 @@ reads lines, and a full-screen program gets the Enter key.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from enum import Enum
 
+from harness.concurrency import loop_time
 from harness.terminal import control_mode
 from harness.terminal.link import KeysLost, Link
 from harness.terminal.pane import PaneMonitor
@@ -135,8 +135,8 @@ class Keyboard:
 
     async def _wait_until_line_taken(self) -> None:
         """Wait until the line editor has passed on a line that was entered before."""
-        ends_at, pane = _now() + _TAKEN_SEC, self._pane
-        while pane.shell.awaits_answer and not self._link.is_cut and _now() < ends_at:
+        ends_at, pane = loop_time() + _TAKEN_SEC, self._pane
+        while pane.shell.awaits_answer and not self._link.is_cut and loop_time() < ends_at:
             pane.output_matters = True
             await pane.changes(ends_at)
 
@@ -153,12 +153,12 @@ class Keyboard:
     async def _next_reader(self, ends_at: float) -> _InputReader:
         """Wait until a program reads after the typed text, and return its kind."""
         shell, pause_sec = self._pane.shell, _FIRST_CHECK_SEC
-        ends_at = min(ends_at, _now() + _READS_SEC)
+        ends_at = min(ends_at, loop_time() + _READS_SEC)
         # Keys typed before a line editor has released the terminal may have the wrong line ends for the next reader.
         taken_at = ends_at + _TAKEN_SEC
         try:
             while True:
-                wait_sec = min(pause_sec, (ends_at if _now() < ends_at else taken_at) - _now())
+                wait_sec = min(pause_sec, (ends_at if loop_time() < ends_at else taken_at) - loop_time())
                 await self._waiter.wait_until_settled(wait_sec, or_when=lambda: shell.answer == "P")
                 if self._waiter.at_prompt or shell.answer == "P":
                     return _InputReader.EDITOR
@@ -169,7 +169,7 @@ class Keyboard:
                     reads = pause_sec > _PROMPT_SEC and now is not None and now.is_at_rest
                 else:
                     reads = await self._reads(now)
-                if reads or _now() >= (taken_at if reader is _InputReader.EDITOR else ends_at):
+                if reads or loop_time() >= (taken_at if reader is _InputReader.EDITOR else ends_at):
                     self._typed_to = now
                     return reader if reads and reader is not None else _InputReader.NONE
                 pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
@@ -207,7 +207,3 @@ def _reader(now: Foreground | None) -> _InputReader | None:
     if not now.is_at_rest:
         return None
     return _InputReader.KEYS if now.canonical is False else _InputReader.LINES
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, Self
 
+from harness.concurrency import loop_time
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import Connect
 from harness.terminal.control_mode import CommandReply, ControlClient, NoAnswer, text
@@ -264,12 +265,12 @@ class Link:
             raise TerminalLost(f"the terminal was lost {self.reopened} times")
 
     async def _attach_again(self) -> bool:
-        ends_at = _now() + self._unreachable_sec
+        ends_at = loop_time() + self._unreachable_sec
         self._on_outage(self._unreachable_sec)
         try:
             return await self._attach_until(ends_at)
         finally:
-            self._on_outage(_now() - ends_at)
+            self._on_outage(loop_time() - ends_at)
 
     async def _attach_until(self, ends_at: float) -> bool:
         pause_sec = 0.05
@@ -281,11 +282,7 @@ class Link:
             try:
                 return await self.open()
             except OSError as error:
-                if _now() > ends_at:
+                if loop_time() > ends_at:
                     raise TerminalUnreachable(f"unreachable for {self._unreachable_sec:g} s: {error}") from error
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

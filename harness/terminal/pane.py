@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from harness.concurrency import loop_time
 from harness.terminal.plain_text import Captured, PlainText
 from harness.terminal.screen import ScreenReader
 from harness.terminal.settling import LastLine, Mark, MarkScanner, ShellState
@@ -278,7 +279,7 @@ class PaneMonitor:
         if self._recording is not None:
             self._recording.output(data)
         self.last_output = (self.last_output + data[-400:])[-400:]
-        self.last_news_at = _now()
+        self.last_news_at = loop_time()
         self._screen.follow(data)
         for piece in self._scanner.feed(data):
             if isinstance(piece, Mark):
@@ -321,7 +322,3 @@ class PaneMonitor:
             self._news = None
             if timer is not None:
                 timer.cancel()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -106,7 +106,7 @@ class TerminalLine:
         """Print text that may have zero-width or wide characters."""
         cells: list[str] = []
         for character in text:
-            width = _width(character)
+            width = cell_width(character)
             if width == 0 and self._combine(cells, character):
                 continue
             cells.append(character)
@@ -211,7 +211,7 @@ def _text(cells: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _width(character: str) -> int:
+def cell_width(character: str) -> int:
     """Return the cells of a printable character, like wcwidth: 2 for East Asian wide ones, 0 for combining ones."""
     if unicodedata.category(character) in ("Cc", "Cf", "Me", "Mn"):
         return 0

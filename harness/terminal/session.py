@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from harness.concurrency import loop_time
 from harness.errors import TerminalLost
 from harness.limits import Settling
 from harness.protocols.base import CommandResult, Keys, ScreenView
@@ -158,7 +159,7 @@ class Terminal:
         await self._ensure_attached()
         if (typed := self._begin_action()) is None:
             return Settled(self._waiter.at_prompt)
-        ends_at = _now() + keys.duration_sec
+        ends_at = loop_time() + keys.duration_sec
         full_screen = keys.shell_warning is not None and await self._screen.is_full(self._link)
         try:
             await self._type(keys, ends_at, typed)
@@ -191,7 +192,7 @@ class Terminal:
             try:
                 if self._settling == "strict" or (keys.key is None and not keys.keystrokes):
                     await self._sleep_until(ends_at)
-                return await self._waiter.wait_until_settled(ends_at - _now())
+                return await self._waiter.wait_until_settled(ends_at - loop_time())
             except ConnectionError:
                 await self._ensure_attached()
 
@@ -290,7 +291,3 @@ class Terminal:
         whole = output.partition(b"\n")[2] or output[max(0, output.find(b"\x1b")) :]
         lines = [line.strip() for line in reversed(plain_text(whole).split("\n")) if line.strip()]
         return next((line for line in lines if not looks_like_shell_prompt(line)), lines[0] if lines else "")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

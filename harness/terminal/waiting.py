@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.concurrency import loop_time
 from harness.terminal.control_mode import read_file
 from harness.terminal.link import Link
 from harness.terminal.pane import PaneMonitor
@@ -204,7 +205,7 @@ class PromptWaiter:
 
     async def wait_until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Wait until the shell settles, `or_when` is true or the time is over. Raises ConnectionError at stream end."""
-        pane, started_at = self._pane, _now()
+        pane, started_at = self._pane, loop_time()
         ends_at = started_at + duration_sec
         pane.output_matters = False
         while True:
@@ -212,7 +213,7 @@ class PromptWaiter:
                 raise ConnectionResetError(self._link.why_cut)
             if pane.shell.wait_sec == 0 or self.recognised or or_when():
                 return
-            inspect_at, now = self._next_inspection_at(), _now()
+            inspect_at, now = self._next_inspection_at(), loop_time()
             if inspect_at <= now:
                 await self._inspect()
             elif now >= ends_at:
@@ -240,7 +241,7 @@ class PromptWaiter:
     async def _inspect(self) -> None:
         pane, marks, is_first = self._pane, self._pane.marks, self._before is None
         seen = self._judge(await self._probe.inspect())
-        self._inspected_at = _now()
+        self._inspected_at = loop_time()
         if pane.marks != marks:
             return
         if seen is _ShellActivity.AT_MARKED_PROMPT:
@@ -249,7 +250,7 @@ class PromptWaiter:
             self._settle_at_prompt()
         elif seen is _ShellActivity.BUSY:
             self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
-        elif pane.shell.wait_sec is not None and _now() >= pane.last_mark_at + pane.shell.wait_sec:
+        elif pane.shell.wait_sec is not None and loop_time() >= pane.last_mark_at + pane.shell.wait_sec:
             # A quiet period has to suffice. On a busy machine it may only mean that nothing was read yet.
             await self._link.sync()
             if pane.marks == marks:
@@ -299,7 +300,7 @@ class PromptWaiter:
         if is_shells and now.canonical:
             return False  # programs that pass a person's keys on to a shell read them one by one; expect scripts do not
         quiet_sec = _KNOWN_PROMPT_SEC if is_known else _NEW_PROMPT_SEC
-        return (is_known or is_shells) and _now() >= self._pane.last_news_at + quiet_sec
+        return (is_known or is_shells) and loop_time() >= self._pane.last_news_at + quiet_sec
 
     def _is_known(self, now: Foreground) -> bool:
         return self._prompt_lines in (None, now.canonical) and same_prompt(self._prompt, self._pane.line.text)
@@ -314,7 +315,3 @@ class PromptWaiter:
         line = self._pane.line
         if self._entered and line.is_fresh and looks_like_prompt(line.text):
             self._save_prompt()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

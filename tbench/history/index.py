@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
-from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
+from tbench.history.rows import Changes, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.update import IndexPaths, IndexUpdate, Progress
 from tbench.scores.cost import Cost
 from tbench.scores.gate.nights import Night, run_identity
@@ -133,8 +133,6 @@ class RunHistory:
         *,
         model: str | None = None,
         dataset: str | None = None,
-        fingerprint: str | None = None,
-        begun_after: str | None = None,
         under: Iterable[Path] | None = None,
         limit: int | None = None,
         unscored: bool = False,
@@ -142,12 +140,9 @@ class RunHistory:
         """Return the runs, newest first; those whose begin is unknown come last.
 
         Runs for debugging and forks, which have no score, are left out unless `unscored`, here and in other queries.
-        `dataset` is a name or NAME@VERSION, `begun_after` an ISO 8601 time in UTC or a prefix of one, `under` folders
-        that contain the runs.
+        `dataset` is a name or NAME@VERSION, `under` folders that contain the runs.
         """
-        where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under, unscored=unscored)
-        if begun_after is not None:
-            where.add("runs.begun_at > ?", begun_after)
+        where = self._where(model=model, dataset=dataset, under=under, unscored=unscored)
         return self._runs(where, limit)
 
     def run(self, run: Path | str) -> RunRow:
@@ -225,17 +220,9 @@ class RunHistory:
         ((groups,),) = self._rows("SELECT error_groups FROM runs WHERE id = ?", self._run_id(run))
         return tuple(ErrorGroup.model_validate(group) for group in json.loads(groups))
 
-    def task(
-        self,
-        task: str,
-        *,
-        model: str | None = None,
-        dataset: str | None = None,
-        fingerprint: str | None = None,
-        under: Iterable[Path] | None = None,
-    ) -> tuple[TaskPoint, ...]:
+    def task(self, task: str) -> tuple[TaskPoint, ...]:
         """Return one task over all runs that planned it, newest first."""
-        where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
+        where = self._where()
         where.add("tasks.task = ?", task)
         rows = self._rows(
             f"""SELECT runs.path, runs.name, models.name, runs.fingerprint, runs.begun_at, tasks.hash,
@@ -311,31 +298,17 @@ class RunHistory:
         rows = self._rows(f"SELECT {columns} FROM {tables} {where} ORDER BY {newest_first}", *where.values)
         return tuple(ProxyRow(self._paths.path(path), *rest) for path, *rest in rows)
 
-    def days(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[DayRow, ...]:
-        """Return the days on which runs began, newest first."""
-        where = self._where(model=model, under=under)
-        where.add("runs.begun_at IS NOT NULL")
-        rows = self._rows(
-            f"""SELECT substr(runs.begun_at, 1, 10) AS day, count(*), sum(runs.planned), sum(runs.scored),
-            sum(runs.errors), sum(runs.prompt_tokens), sum(runs.completion_tokens)
-            FROM {_RUNS} {where} GROUP BY day ORDER BY day DESC""",
-            *where.values,
-        )
-        return tuple(DayRow(*row) for row in rows)
-
     def _where(
         self,
         *,
         model: str | None = None,
         dataset: str | None = None,
-        fingerprint: str | None = None,
         under: Iterable[Path] | None = None,
         unscored: bool = False,
     ) -> _WhereClause:
         where = _WhereClause()
         where.add_equal("runs.purpose", None if unscored else "score")
         where.add_equal("models.name", model)
-        where.add_equal("runs.fingerprint", fingerprint)
         where.add_dataset(dataset)
         if under is not None:
             where.add_folders([each.resolve() for each in under], self._paths.folder)

@@ -151,20 +151,6 @@ class ModelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRow:
-    """The runs that began on one day (UTC)."""
-
-    day: str
-    """ISO date."""
-    runs: int
-    planned: int
-    scored: int
-    errors: int
-    prompt_tokens: int
-    completion_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProxyRow:
     """A replay or an extraction with its score."""
 

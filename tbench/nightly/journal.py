@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import re
 import time
@@ -19,7 +18,7 @@ from pydantic import Field, ValidationError
 from harness.trajectory import Frozen
 from tbench import exit_codes
 from tbench.errors import UsageError
-from tbench.files import write_json
+from tbench.files import read_object_or_none, write_json
 from tbench.locks import NO_LOCKS, FileLock, Held
 from tbench.nightly.configuration import natural_key
 from tbench.storage.record_directory import first_problem
@@ -192,11 +191,7 @@ async def wait_for_earlier_processes(processes: int, deadline_sec: float, say: C
 
 def _is_record(file: Path) -> bool:
     """Whether a file looks like the record of a night, of any version."""
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and "schema_version" in found
+    return "schema_version" in (read_object_or_none(file) or {})
 
 
 def _open_lock(path: Path, stack: contextlib.ExitStack) -> int:

@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from reports.report import write_report
 from tbench import exit_codes
 from tbench.errors import UsageError
-from tbench.files import write_atomically
+from tbench.files import read_object_or_none, write_atomically
 from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
@@ -168,11 +168,7 @@ def _lock_run(run: Path, name: str) -> Iterator[str]:
 
 
 def _has_run_name(run: Path, name: str) -> bool:
-    try:
-        document = json.loads((run / CONFIG_NAME).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("run") == name
+    return (read_object_or_none(run / CONFIG_NAME) or {}).get("run") == name
 
 
 def _large_files(trials: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import UsageError
-from tbench.proxies.json_files import read_json, read_object_or_none
+from tbench.files import read_json, read_object_or_none
 from tbench.scores.statistics import score as score_of
 from tbench.scores.summarise import reward_table
 from tbench.storage.read_run import StoredRun, read_run

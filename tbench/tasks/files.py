@@ -167,7 +167,7 @@ class TaskFiles:
     def digests(self, folder: str | None = None) -> dict[str, str]:
         """Return sha256 by sorted relative path, for all files in the task's digest or only those in `folder`."""
         names = sorted(path.relative_to(self._root).as_posix() for path in self._candidates(folder))
-        return {name: _sha256(self._root / name) for name in names if self.counts(name)}
+        return {name: sha256_of(self._root / name) for name in names if self.counts(name)}
 
     def tree(self, folder: str) -> dict[str, TreeEntry]:
         """Read the entries of `folder` for a container, by path below it, with links followed. Empty if it is missing.
@@ -279,7 +279,8 @@ class TaskFiles:
                 yield from self._walk(path, above | {here})
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TypeGuard
 
 from tbench.errors import TbenchError
 from tbench.tasks.dockerfile import takes
-from tbench.tasks.files import TEXT_BYTES
+from tbench.tasks.files import TEXT_BYTES, sha256_of
 from tbench.tasks.task import Task
 
 # The text files of a task, and the paths that its tests refer to
@@ -299,15 +298,15 @@ _REVEALING_NAMES = ("solve.sh", "solution.sh", "run-tests.sh")
 def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
     """Yield files of the environment that are part of tests or solution."""
     root = texts.path
-    secret = {_digest(path): path for folder in texts.folders for path in _files(folder / "solution")}
+    secret = {sha256_of(path): path for folder in texts.folders for path in _files(folder / "solution")}
     secret |= {
-        _digest(path): path for folder in texts.folders for path in _files(folder / "tests") if _is_test_script(path)
+        sha256_of(path): path for folder in texts.folders for path in _files(folder / "tests") if _is_test_script(path)
     }
     dockerfile = texts.environment.get("Dockerfile")
     for path in _files(root / "environment"):
         if dockerfile is not None and not takes(dockerfile, path.relative_to(root / "environment").as_posix()):
             continue
-        if (same := secret.get(_digest(path))) is not None:
+        if (same := secret.get(sha256_of(path))) is not None:
             yield Hint(path, f"is a copy of {same.relative_to(root)}, which the agent can read in the image")
         elif path.name in _REVEALING_NAMES:
             yield Hint(path, "is named like a solution or tests, and the agent can read it in the image")
@@ -322,11 +321,6 @@ def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and _LEAST_BYTES <= path.stat().st_size <= _MAX_LEAK_BYTES:
             yield path
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Scripts: a test.sh that can end without a reward, and unpinned programs from the network

@@ -18,9 +18,8 @@ from pydantic import ValidationError
 
 from harness.trajectory import TRAJECTORY_SCHEMA_VERSION, Trajectory
 from tbench.errors import UsageError
-from tbench.files import refuse_other_version
+from tbench.files import read_object_or_none, refuse_other_version
 from tbench.proxies.datasets.records import RecordedConversation, Turn
-from tbench.proxies.json_files import read_object_or_none
 from tbench.reward import is_solved
 from tbench.storage.record_directory import first_problem
 from tbench.text import one_line

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from harness.model_text import without_lone_surrogates
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
-from tbench.files import write_json
+from tbench.files import read_object_or_none, write_json
 from tbench.proxies.datasets.records import Record
 from tbench.storage.comparable import differences
 from tbench.storage.record_directory import Layout, RecordDirectory, first_problem, read_lines
@@ -204,19 +204,10 @@ def clean(value: Any) -> Any:
     return {key: without_lone_surrogates(item) if isinstance(item, str) else item for key, item in value.items()}
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in an optional file; empty if there is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def generation_seconds(directory: Path) -> float | None:
     """Return the seconds of generation from the run's timing, else from an earlier result; None if unknown."""
     for name in (TIMING_NAME, RESULT_NAME):
-        seconds = json_object(directory / name).get("gen_time_sec")
+        seconds = (read_object_or_none(directory / name) or {}).get("gen_time_sec")
         if isinstance(seconds, int | float):
             return float(seconds)
     return None
@@ -263,7 +254,7 @@ class ReplayDirectory:
     def add_time(self, seconds: float) -> None:
         """Add the generation time of one start to timing.json. Raises OSError."""
         path = self.path / TIMING_NAME
-        before = json_object(path)
+        before = read_object_or_none(path) or {}
         spent, starts = before.get("gen_time_sec", 0.0), before.get("starts", 0)
         write_json(path, {"gen_time_sec": round(spent + seconds, 3), "starts": starts + 1})
 

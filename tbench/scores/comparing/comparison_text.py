@@ -180,7 +180,7 @@ def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) 
     first, second = names
     yield f"{second} - {first}: {_difference(comparison)}"
     yield f"  {_verdict(comparison, first, second, together)}"
-    yield f"  {_p_line(comparison, together)}"
+    yield f"  {_p_line(comparison)}"
     yield f"  {_counts(comparison)}"
     yield from (f"  {line}" for line in variance_lines(comparison))
     yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
@@ -212,7 +212,7 @@ def _verdict(comparison: Comparison, first: str, second: str, together: int) -> 
     return f"{better} is better than {worse}: p = {p_text(p)}{adjusted}"
 
 
-def _p_line(comparison: Comparison, together: int) -> str:
+def _p_line(comparison: Comparison) -> str:
     """Return all p values, the deciding one first."""
     parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({comparison.p_way}; it decides)"]
     parts.append(f"sign test p = {p_text(comparison.sign_p)}")

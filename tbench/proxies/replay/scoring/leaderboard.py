@@ -18,7 +18,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.proxies.replay.directory import MANIFEST_NAME, RESULT_NAME
 from tbench.proxies.replay.scoring.result import read_result, scored_revision
-from tbench.text import plain
+from tbench.scores.tables import escaped
 
 UNKNOWN = "unknown"
 """Value of fields that upstream's results do not store."""
@@ -270,7 +270,7 @@ def as_markdown(board: Leaderboard) -> str:
     ]
     lines += [f"| {' | '.join(_markdown_cell(row, name) for name in _HEADERS)} |" for row in board.rows]
     remarks = [*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)]
-    lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)] if remarks else []
+    lines += ["", *(f"- {escaped(remark)}" for remark in remarks)] if remarks else []
     return "\n".join(lines) + "\n"
 
 
@@ -306,8 +306,4 @@ def _markdown_cell(row: RankedResult, name: str) -> str:
     text = _cell(row, name)
     if text and name in _PERCENT:
         text += "%"
-    return _escaped(text)
-
-
-def _escaped(text: str) -> str:
-    return plain(text).replace("\\", "\\\\").replace("|", "\\|")
+    return escaped(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
-from tbench.files import is_unused, write_atomically, write_json
+from tbench.files import is_unused, read_object_or_none, write_atomically, write_json
 from tbench.proxies.datasets.records import Dataset, Record, read_dataset
 from tbench.proxies.replay.directory import (
     MANIFEST_NAME,
@@ -18,7 +18,6 @@ from tbench.proxies.replay.directory import (
     ReplayManifest,
     Responses,
     generation_seconds,
-    json_object,
     planned_records,
     read_manifest,
     read_responses,
@@ -59,14 +58,14 @@ def score_directory(
     dataset = read_run_dataset(directory, manifest, dataset_path)
     responses = read_responses(directory / RESPONSES_NAME)
     records = planned_records(dataset.records, manifest)
-    before = json_object(directory / RESULT_NAME)
+    before = read_object_or_none(directory / RESULT_NAME) or {}
     source = ReplySource(
         dataset,
         records,
         responses.by_step,
         manifest,
         problems=(*responses.problems, *_foreign_replies(directory / RESPONSES_NAME, responses, records)),
-        prompt_report=json_object(directory / PROMPTS_NAME),
+        prompt_report=read_object_or_none(directory / PROMPTS_NAME) or {},
         gen_time_sec=generation_seconds(directory) if gen_time_sec is None else gen_time_sec,
         merged_shards=merged_shards or tuple(map(str, before.get("merged_shards") or ())),
     )
