@@ -2,7 +2,7 @@
 
 HarnessError
 ├── EndpointError          the endpoint gave no usable answer
-│   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx until the retry budget was spent, or away
+│   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx beyond the retry budget; or down for too long
 │   ├── ReplyTimeout           the reply takes longer than the request timeout, and the server is up
 │   └── RequestRefused         4xx: the server refused the request and would refuse it again
 ├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
@@ -75,7 +75,7 @@ class FormatError(HarnessError):
     """A reply that does not follow the protocol.
 
     `kind` is a short stable word for counting (`no_json`, `several_blocks`, …); the message is shown to the model.
-    `warnings` are the reply's, `kind: what happened` each; they are counted too.
+    `warnings` are those of the reply, each as `kind: what happened`; they are counted, too.
     """
 
     def __init__(self, kind: str, message: str, warnings: tuple[str, ...] = ()) -> None:

@@ -58,7 +58,7 @@ class ReplyRoom:
         return min(known, default=None)
 
     def max_tokens(self, used: Usage) -> int:
-        """Return the max_tokens of a query, if the context has room enough."""
+        """Return the max_tokens of a query, regardless of the room in the context."""
         wanted = self._model.sampling.max_tokens
         if isinstance(self._model, ReportsMaxTokens) and self._model.most_tokens is not None:
             wanted = min(wanted, self._model.most_tokens)
@@ -89,7 +89,7 @@ class ReplyRoom:
         return served is None or usage.prompt_tokens + usage.completion_tokens <= served + SMALLEST_REPLY_TOKENS
 
     def fills_context(self, reply: Reply, cramped: bool) -> bool:
-        """Whether the reply filled the context, or was cut by too little room while a policy can make more."""
+        """Whether the reply filled the context, or was cut for lack of room, and the overflow policy can free some."""
         context, served = self.context_tokens, self._model.context_tokens
         if context is not None and self.is_plausible(reply.usage):
             left = context - reply.usage.prompt_tokens - reply.usage.completion_tokens

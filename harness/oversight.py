@@ -50,7 +50,7 @@ class Draft:
     """
     read: Callable[[Reply], Parsed | FormatError]
     """Parse another reply, or return what is wrong with its format."""
-    needs_word: bool = False
+    needs_approval: bool = False
     """Whether a person has to approve it, because no rule allows it."""
 
 

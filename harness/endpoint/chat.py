@@ -153,7 +153,7 @@ class ChatModel:
         self._password = urlsplit(url).password
         self._limit = TimeLimit(request_timeout_sec)
         self._retry = retry or RetryPolicy()
-        self._retry_elsewhere = self._retry.model_copy(update={"most_costly": 1})
+        self._retry_elsewhere = self._retry.model_copy(update={"max_costly_attempts": 1})
         self._on_wait = on_wait
         self._on_notice = on_outage or (lambda _: None)
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)

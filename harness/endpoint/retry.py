@@ -41,7 +41,7 @@ class RetryPolicy(Frozen):
     """Longest first pause if the connection broke: a server that closes an idle connection is not down."""
     max_retry_after_sec: float = Field(default=300.0, ge=0)
     """Longest pause that a server can request by Retry-After."""
-    most_costly: int = Field(default=2, ge=1)
+    max_costly_attempts: int = Field(default=2, ge=1)
     """Maximum number of attempts in which the server does its work in vain: see `TransientError.costly`."""
 
 
@@ -71,7 +71,7 @@ class TransientError(Exception):
         self.answered = answered
         """Whether the server is up and asked for a retry."""
         self.lost = lost
-        """Whether the server went away with the request, and is back."""
+        """Whether the server restarted, lost the request, and is back."""
         self.costly = costly or over_time
         """Whether the server has done its work in vain, and would most likely do so again."""
         self.over_time = over_time
@@ -108,7 +108,7 @@ class OutageHandler(Protocol):
         """Wait while the endpoint is known to be down."""
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because of an outage, whose end has then been waited for."""
+        """Return whether an outage made the attempt fail; if so, only after the outage has ended."""
         ...
 
 
@@ -198,7 +198,9 @@ class _Budget:
         if self._was_away:
             return False
         spent = time.monotonic() - self._started - self._free_sec
-        return self._costly >= self._policy.most_costly or spent + state.upcoming_sleep >= self._policy.total_sec
+        return (
+            self._costly >= self._policy.max_costly_attempts or spent + state.upcoming_sleep >= self._policy.total_sec
+        )
 
     def _before_sleep(self, state: RetryCallState) -> None:
         if self._on_wait is not None and not self._was_away:

@@ -341,7 +341,7 @@ class Delivery:
             await self._wait_until_settled(wait_sec, or_when=lambda: capture.is_over)
             if wait_sec < self._idle_sec or loop_time() < self._pane.last_news_at + self._idle_sec or capture.is_over:
                 continue
-            now = await self._probe.waits_for_keys()
+            now = await self._probe.cpu_times_if_waiting()
             if now and now == before:
                 self._note(_WAITS_FOR_KEYS)
                 return _CommandEnd.LIMIT

@@ -1,4 +1,6 @@
-"""Waits until the shell has settled, by its marks or else by inspecting the foreground process."""
+"""Waits until the shell has settled: by the invisible marks (OSC 133) around its prompt, or else by inspecting the
+foreground process.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class ForegroundProbe:
         await asyncio.sleep(_RECHECK_SEC)
         return await self.inspect()
 
-    async def waits_for_keys(self) -> tuple[bytes, ...]:
+    async def cpu_times_if_waiting(self) -> tuple[bytes, ...]:
         """Return the CPU times of all processes started by the shell if they all wait for keys; else nothing."""
         return await self._ask("keys")
 
@@ -99,7 +101,7 @@ class ForegroundProbe:
         await self._ask("kill")
 
     async def clear(self, younger_than_sec: float) -> list[str]:
-        """Kill younger processes in other sessions that keep the terminal open; return their names."""
+        """Kill processes of at most this age that keep the terminal open from other sessions; return their names."""
         names: dict[str, str] = {}
         for _ in range(_MAX_CLEARINGS):  # what is killed may have started another one just before
             killed = await self._ask(f"clear #{{pane_pid}} #{{pane_tty}} {younger_than_sec:.2f}")
@@ -182,7 +184,7 @@ class PromptWaiter:
         """Whether it was at one when keys were typed."""
         self._prompt = ""
         """The line of the last such prompt."""
-        self._prompt_lines: bool | None = None
+        self._prompt_is_canonical: bool | None = None
         """Whether the terminal was in canonical mode there: line editors turn it off at a prompt, not at a question."""
         self._entered = False
         self._before: Foreground | None = None
@@ -303,12 +305,12 @@ class PromptWaiter:
         return (is_known or is_shells) and loop_time() >= self._pane.last_news_at + quiet_sec
 
     def _is_known(self, now: Foreground) -> bool:
-        return self._prompt_lines in (None, now.canonical) and same_prompt(self._prompt, self._pane.line.text)
+        return self._prompt_is_canonical in (None, now.canonical) and same_prompt(self._prompt, self._pane.line.text)
 
     def _save_prompt(self) -> None:
         if self._pane.line.text:
             self._prompt = self._pane.line.text
-            self._prompt_lines = None if self._before is None else self._before.canonical
+            self._prompt_is_canonical = None if self._before is None else self._before.canonical
 
     def _remember_prompt(self) -> None:
         """Remember a possible prompt when the time is over, to recognise it later."""

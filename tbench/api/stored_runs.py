@@ -98,7 +98,7 @@ def comparison_doubts(paths: Sequence[Path], runs: Sequence[StoredRun], sides: S
             more = f"; and {len(differing) - _SETTINGS_SHOWN} more" if len(differing) > _SETTINGS_SHOWN else ""
             yield f"{path} and {other_path} have different settings: {'; '.join(differing[:_SETTINGS_SHOWN])}{more}"
         if not set(side.table.seeds) & set(other_side.table.seeds):
-            yield f"{path} and {other_path} have no seed in common, so no trials can be paired"
+            yield f"{path} and {other_path} have no seed in common, so no trials are paired by seed"
 
 
 def describe_missing(run: StoredRun, side: ComparedRun) -> str:
@@ -179,7 +179,7 @@ class Repeats:
 
 
 def repeats(runs: Sequence[StoredRun], sides: Sequence[ComparedRun]) -> tuple[Repeats, ...]:
-    """Group runs of the same model and configuration; imported runs, which report neither, stay alone."""
+    """Group runs of the same model and configuration; imported runs, whose configuration is not known, stay alone."""
     found: dict[tuple[str, ...], list[tuple[StoredRun, ComparedRun]]] = {}
     for run, side in zip(runs, sides, strict=True):
         is_known = run.document is not None
@@ -242,7 +242,7 @@ def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
 
     A path is a run, or a directory of runs, whose unfinished and unreadable ones are left out. Runs of the same name
     are called by their paths. If the start of any is unknown, they stay in the given order. Raises RunUnreadable and
-    StillRunning for a run that was named itself, and UsageError for a directory without runs.
+    StillRunning for a run that was given directly, and UsageError for a directory without runs.
     """
     nights: list[StoredNight] = []
     left_out: list[str] = []

@@ -92,7 +92,9 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
     _reject_ended_trial(run, trial)
     if once or as_json:
         if take:
-            raise UsageError("--take: cannot be combined with --once or --json; tbench pause holds the trial")
+            raise UsageError(
+                "--take: cannot be combined with --once or --json; to only hold the trial, use tbench pause"
+            )
         return _print_once(run, trial, as_json)
     print_line(run_interruptibly(watch_terminal(run, trial, take)))
     return None

@@ -38,7 +38,7 @@ COMMANDS = {
     "verify": LazyCommand(
         "tbench.cli.task",
         "verify",
-        "Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass.",
+        "Run the verifier in a copy of the container of an open `tbench task shell`; exit with 2 if it does not pass.",
     ),
     "new": LazyCommand("tbench.cli.task", "new", "Create a small working task to start from."),
     "convert": LazyCommand("tbench.cli.task", "convert", "Convert tasks of Terminal-Bench 1 to the current format."),
@@ -174,7 +174,7 @@ def solve(name: str, **given: Any) -> None:
 @click.command("verify", cls=TbenchCommand)
 @_sandbox_options
 def verify(name: str, **given: Any) -> None:
-    """Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass."""
+    """Run the verifier in a copy of the container of an open `tbench task shell`; exit with 2 if it does not pass."""
     from tbench.cli.interactive import verify_open_shell
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import Engines, connect_backend, store_of

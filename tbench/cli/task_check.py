@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 _SHOWN_OF_KIND = 3
 """Number of hints and notes of each kind that are printed."""
-_MEASURED_SETTINGS = (
+_MEASURING_SETTINGS = (
     SELECTION_SETTINGS | TRIAL_SETTINGS | {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
 )
 """Settings of commands that run oracle and nop."""
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURED_SETTINGS)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURING_SETTINGS)
 @click.option(
     "--run/--static",
     "runs",
     default=None,
     help="Also try oracle and nop in containers, or start nothing. Default: --run for one task, --static for several.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, one per line.")
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
     from tbench.cli.common import read_selected_tasks
@@ -148,7 +148,7 @@ def list_tasks(given: GivenSettings[RunConfig]) -> None:
 # `tbench calibrate`
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURED_SETTINGS)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURING_SETTINGS)
 @click.option(
     "-k",
     "repetitions",
@@ -161,7 +161,7 @@ def list_tasks(given: GivenSettings[RunConfig]) -> None:
 )
 @click.option("--again", is_flag=True, help="Measure again even if these tasks and images have been measured.")
 @click.option("--page", metavar="FILE", type=PATH_TYPE, help="Also write the table as an HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, one per line.")
 def calibrate(
     given: GivenSettings[RunConfig],
     repetitions: int | None,

@@ -21,7 +21,7 @@ WaitsFor = Literal["model", "decision", "person"]
 class Debug(Frozen):
     """Ask for a trial's steps and waiting reply.
 
-    With the `version` of an earlier answer, this one comes when something has changed since, or after five seconds.
+    With the `version` of an earlier answer, the answer is sent when something has changed since, or after five seconds.
     """
 
     do: Literal["debug"] = "debug"
@@ -40,7 +40,7 @@ class Stepping(Frozen):
 
 
 class StepOn(Frozen):
-    """Follow the waiting reply, and the next ones up to `count` in total."""
+    """Execute the waiting reply, and the next ones up to `count` in total."""
 
     do: Literal["step"] = "step"
     trial: str
@@ -48,7 +48,7 @@ class StepOn(Frozen):
 
 
 class RunOn(Frozen):
-    """Follow replies until that of step `to_step` waits, or a breakpoint is reached; else to the trial's end."""
+    """Execute replies until the reply of step `to_step` waits, or a breakpoint is reached; else to the trial's end."""
 
     do: Literal["run"] = "run"
     trial: str
@@ -58,7 +58,7 @@ class RunOn(Frozen):
     until_changed: str | None = Field(default=None, pattern=r"\A/", max_length=4_000)
     """Stop when a step has changed this path, or something below it."""
     until_test: str | None = Field(default=None, max_length=1_000)
-    """Stop when this test passes or fails unlike before: its name or a part of it; empty for any test or the reward.
+    """Stop when a test with this in its name changes between passed and failed; empty for any test, or the reward.
 
     The verifier runs after each step, in a copy of the container."""
     until_exit: bool = False
@@ -181,13 +181,13 @@ class DraftSeen(Frozen):
     """Text that `edit` replaces: the reply's content, or the command of its tool call."""
     actions: tuple[str, ...] = ()
     error: str | None = None
-    """Format error; None if the reply can be followed."""
+    """Format error; None if the reply can be executed."""
     seed: int | None = None
     """Sampling seed of an extra reply; None uses the run's, as for `temperature`."""
     temperature: float | None = None
     edited: bool = False
     chosen: bool = False
-    needs_word: bool = False
+    needs_approval: bool = False
     """Whether it needs a person's approval."""
 
 
@@ -285,7 +285,7 @@ class Abort(Frozen):
 
 
 class Stop(Frozen):
-    """Stop the run, or one of its trials, so that it can go on."""
+    """Stop the run, or one of its trials; `tbench resume` continues it."""
 
     do: Literal["stop"] = "stop"
     trial: str | None = None

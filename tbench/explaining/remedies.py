@@ -40,7 +40,9 @@ class _Change(NamedTuple):
 
 _CHANGES = {
     "machine": _Change(
-        "see what else keeps this machine busy, or run fewer trials at once", "schedule.concurrency", lambda number: max(1, number // 2)
+        "see what else keeps this machine busy, or run fewer trials at once",
+        "schedule.concurrency",
+        lambda number: max(1, number // 2),
     ),
     "request_timeout": _Change(
         "give requests more time", "model.request_timeout_sec", lambda sec: max(2 * sec, _SLOW_REQUEST_SEC)

@@ -213,7 +213,7 @@ async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybod
     assert [keys.keystrokes for keys in terminal.typed if isinstance(keys, Keys)] == ["ls\n"]
     assert trajectory.steps[1].observation.startswith("Nothing of this was done, as it is not allowed here:\n  pwd\n")
     assert "ls( .*)?" in trajectory.steps[1].observation
-    assert [draft.needs_word for draft in watcher.drafts] == [False, True, False, False]
+    assert [draft.needs_approval for draft in watcher.drafts] == [False, True, False, False]
     assert [(each.step, each.kind) for each in trajectory.interventions] == [(1, "approved"), (2, "refused")]
     assert trajectory.interventions[0].text == "by rule: ls( .*)?"
     assert trajectory.outcome is Outcome.SUBMITTED
@@ -221,7 +221,7 @@ async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybod
 
 async def test_what_no_rule_allows_is_done_once_someone_says_so() -> None:
     async def decide(draft: Draft) -> Decision:
-        return Approved(draft.reply, "by a person") if draft.needs_word else draft.reply
+        return Approved(draft.reply, "by a person") if draft.needs_approval else draft.reply
 
     trajectory, _, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide), approval=rules(asks=True))
     assert len(terminal.typed) == 1

@@ -267,7 +267,7 @@ def draft_pane(state: PaneState, room: Size) -> list[Text]:
     else:
         number = next((at + 1 for at, each in enumerate(state.debug.samples) if each.chosen), 1)
         many = f", sample {number} of {len(state.debug.samples)}" if len(state.debug.samples) > 1 else ""
-        asked = ", needs approval" if draft.needs_word else ""
+        asked = ", needs approval" if draft.needs_approval else ""
         title = f"next: step {draft.step}{many}{asked}"
         actions = list(_actions(draft.actions, room.columns))
         reply = list(_reply_text(draft.thoughts, draft.error, room.columns))

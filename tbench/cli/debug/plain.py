@@ -146,7 +146,7 @@ def draft_lines(debug: DebugState) -> Iterator[str]:
         return
     chosen = next((at for at, each in enumerate(debug.samples, 1) if each.chosen), 1)
     many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
-    asked = ", needs approval" if debug.draft.needs_word else ""
+    asked = ", needs approval" if debug.draft.needs_approval else ""
     yield f"next: step {debug.draft.step}{many}{asked}"
     yield from (f"  ({one_line(thought)})" for thought in debug.draft.thoughts)
     if debug.draft.error:

@@ -68,9 +68,9 @@ _SHOWN = 10
     metavar="N",
     type=Integer(min=0),
     default=0,
-    help="Also write a development set with the records of N tasks.",
+    help="Also write a development set with the records of N conversations.",
 )
-@click.option("--seed", type=Integer(), default=42, help="Random seed for choosing these tasks.")
+@click.option("--seed", type=Integer(), default=42, help="Random seed for choosing these conversations.")
 def build(
     conversations: tuple[Path, ...],
     output: Path,

@@ -46,7 +46,7 @@ class WaitingReply:
         """Its texts apart from the actions."""
         return cut_thoughts(reply_texts(self.reply, self.actions, is_malformed=isinstance(self.parsed, FormatError)))
 
-    def seen(self, step: int, *, chosen: bool, needs_word: bool = False) -> DraftSeen:
+    def seen(self, step: int, *, chosen: bool, needs_approval: bool = False) -> DraftSeen:
         """Return the reply in the form of the control socket."""
         parsed = self.parsed
         return DraftSeen(
@@ -60,7 +60,7 @@ class WaitingReply:
             temperature=self.temperature,
             edited=self.is_edited,
             chosen=chosen,
-            needs_word=needs_word,
+            needs_approval=needs_approval,
         )
 
 
@@ -132,7 +132,7 @@ class ReplyDecisions:
 
     async def decide(self, draft: Draft) -> Decision:
         """Return the decision about a reply; at once if it does not have to wait."""
-        is_asked = self.asks_approval and draft.needs_word
+        is_asked = self.asks_approval and draft.needs_approval
         if not is_asked and (not self.is_stepping or await self._runs_past(draft)):
             return draft.reply
         self._target = None
@@ -197,7 +197,7 @@ class ReplyDecisions:
             return ()
         draft, chosen = self._waiting.draft, self._waiting.chosen
         return tuple(
-            each.seen(draft.step, chosen=at == chosen, needs_word=draft.needs_word)
+            each.seen(draft.step, chosen=at == chosen, needs_approval=draft.needs_approval)
             for at, each in enumerate(self._waiting.samples)
         )
 
@@ -233,7 +233,7 @@ class ReplyDecisions:
         """Turn stepping mode on or off."""
         self.is_stepping = on
         waiting = self._waiting
-        if not on and waiting is not None and not (self.asks_approval and waiting.draft.needs_word):
+        if not on and waiting is not None and not (self.asks_approval and waiting.draft.needs_approval):
             self._follow(waiting)
         self._on_change()
         if on:
@@ -296,7 +296,7 @@ class ReplyDecisions:
 
     def _follow(self, waiting: _OpenDecision) -> None:
         reply = waiting.samples[waiting.chosen].reply
-        if waiting.draft.needs_word:
+        if waiting.draft.needs_approval:
             self._decide(Approved(reply, A_PERSON), is_as_planned=self.asks_approval and reply is waiting.draft.reply)
         else:
             self._decide(reply, is_as_planned=reply is waiting.draft.reply)

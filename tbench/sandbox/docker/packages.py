@@ -35,7 +35,7 @@ async def ensure_package(engine: Engine, package: AgentPackage, say: Say) -> str
     if package.architecture != engine.info.architecture:
         raise UsageError(
             f"{package.title}: its package is for {package.architecture}, and the engine's machine is "
-            f"{engine.info.architecture}; pull it on such a machine"
+            f"{engine.info.architecture}; pull the package on a machine of the engine's kind"
         )
     name = f"tbench-agent-{package.sha256[:16]}"
     try:
@@ -78,7 +78,7 @@ async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -
 
 
 async def _hold(engine: Engine, image: str, binds: list[str]) -> str:
-    """Create a container, which is not started, for copying."""
+    """Create a container for copying, without starting it."""
     config: dict[str, Any] = {
         "image": image,
         "labels": {LABEL_SHARED: "agent", LABEL_OWNER: engine.owner},

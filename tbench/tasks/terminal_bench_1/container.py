@@ -53,7 +53,8 @@ class Services:
 
     def invalid(self, key: str, why: str, service: str | None = None) -> TaskInvalid:
         """Return the error for a key of a service, by default the main one."""
-        return TaskInvalid(f"{self.path}: services.{service or self.main}.{key}: {why}")
+        where = ".".join(filter(None, ("services", service or self.main, key)))
+        return TaskInvalid(f"{self.path}: {where}: {why}")
 
 
 def read_services(path: Path) -> Services:
@@ -188,7 +189,7 @@ def one_container(services: Services) -> OneContainer | str:
     settings = services.settings
     if (why := _needs_compose(services)) is not None:
         return why
-    lines = [_bind_line(services, volume) for volume in volumes(services, services.main) if not _is_empty(volume)]
+    lines = [_bind_line(services, volume) for volume in volumes(services, services.main) if not _needs_no_copy(volume)]
     if "entrypoint" in settings:
         lines.append(f"ENTRYPOINT {json.dumps(_argv(settings['entrypoint']))}")
     image = settings.get("image")
@@ -263,8 +264,8 @@ def _bind_line(services: Services, volume: Any) -> str:
     return copy_line(path.relative_to(context).as_posix(), f"{target.rstrip('/')}/" if path.is_dir() else target)
 
 
-def _is_empty(volume: Any) -> bool:
-    """Whether a volume is named or anonymous, and so starts with the image's content."""
+def _needs_no_copy(volume: Any) -> bool:
+    """Whether nothing of the task's directory is mounted: a named or anonymous volume, or a tmpfs."""
     if isinstance(volume, dict):
         return volume.get("type") in ("volume", "tmpfs")
     return not str(volume).startswith((".", "/", "~", "$")) or ":" not in str(volume)

@@ -93,8 +93,10 @@ async def check_context(
             return check
     if tokenizer is not None:
         return counting.by_tokenizer(tokenizer)
-    say(f"the server has no /tokenize: not checked if prompts fit its context ({max_model_len or 'unknown'} tokens)")
-    return counting.check()
+    found = counting.check()
+    why = found.problem or "the server has no /tokenize"
+    say(f"not checked if prompts fit the context ({max_model_len or 'unknown'} tokens): {why}")
+    return found
 
 
 class _Counting:
@@ -314,7 +316,7 @@ def _manifest(
 
 
 def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields that requests contain, without those at their defaults."""
+    """Return the sampling fields that requests contain, without unset ones (None, {}, False)."""
     unused = {"seed_scheme"} if sampling["seed"] is None else set()
     used = {name: value for name, value in sampling.items() if name not in unused}
     return {name: value for name, value in used.items() if value not in (None, {}) and value is not False}
