@@ -97,7 +97,7 @@ COMMANDS = {
     "approve": LazyCommand(
         "tbench.cli.steering",
         "approve",
-        "Approve the reply that a trial is waiting to execute, with tbench run --approve ask.",
+        "Approve the reply that a trial is waiting to execute; see tbench run --approve.",
     ),
     "refuse": LazyCommand(
         "tbench.cli.steering",
@@ -170,7 +170,7 @@ COMMANDS = {
     "correlate": LazyCommand(
         "tbench.cli.proxies.replay",
         "correlate",
-        "Correlate proxy scores with executed scores: by rank, for models that have both.",
+        "Correlate proxy scores with executed scores, by rank.",
     ),
     "demo": LazyCommand(
         "tbench.cli.demo",

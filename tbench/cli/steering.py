@@ -214,7 +214,7 @@ def say(where: str, text: str) -> None:
 @click.command(cls=TbenchCommand)
 @trial_argument
 def approve(where: str) -> None:
-    """Approve the reply that a trial is waiting to execute, with tbench run --approve ask."""
+    """Approve the reply that a trial is waiting to execute; see tbench run --approve."""
     from tbench.control.wire import StepOn
 
     run, trial = require_trial(where)

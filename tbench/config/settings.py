@@ -246,9 +246,9 @@ class AgentConfig(Frozen):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """The agent: model, oracle, nop, module:Class, or a name from tbench agent list. `model` is a language
-    model in tbench's own loop, `oracle` runs the reference solution, `nop` does nothing, and FILE.toml is a recipe for
-    a packaged agent."""
+    """The agent: model, oracle, nop, module:Class, or packaged. `model` is a language model in
+    tbench's own loop, `oracle` runs the reference solution, `nop` does nothing. tbench agent list has the packaged
+    ones; FILE.toml is a recipe for another."""
     # Counts by the agent's name in `Locked`.
     version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION", measured=False)] = None
     """Another version of a packaged agent."""
@@ -408,7 +408,7 @@ class OverridesConfig(Frozen):
     )
     """Memory of every trial in MB, in place of the tasks' values."""
     resume_trajectory: bool = False
-    """Continue one conversation over all steps of a task, as if each had `inherit_prior_session`."""
+    """Continue one conversation over all steps of a task."""
 
     @property
     def timeout_factors(self) -> dict[str, float]:

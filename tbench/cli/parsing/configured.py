@@ -273,10 +273,10 @@ def _record(setting: Setting) -> tuple[str, str]:
         return option.argument, setting.summary
     off = () if setting.kind is bool else setting.off_flags
     names = ", ".join((*sorted(setting.flags, key=len), *sorted(off, key=len)))
-    argument = f"{option.argument}, or " if option.argument else ""
+    argument = f" or {option.argument}" if option.argument else ""
     choices = ", ".join(option.choices())
     about = f"{setting.summary} One of {choices}." if choices else setting.summary
-    return f"{argument}{names} {metavar(setting)}".rstrip(), about
+    return f"{names} {metavar(setting)}".rstrip() + argument, about
 
 
 def metavar(setting: Setting) -> str:

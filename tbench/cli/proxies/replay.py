@@ -306,7 +306,7 @@ def correlate(
     mixed: bool,
     as_json: bool,
 ) -> None:
-    """Correlate proxy scores with executed scores: of the same models, by rank."""
+    """Correlate proxy scores with executed scores, by rank."""
     from tbench.errors import UsageError
     from tbench.proxies.correlation import correlate as correlation_of
     from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
