@@ -40,6 +40,8 @@ def why_not_runnable(task: Task | None, invalid: str, agent: str, gpus: int | No
     if agent == OracleAgent.name and not task.has_oracle:
         script = next(part.solve_script for part in task.parts if not part.has_oracle)
         return TrialError("oracle_missing", f"{script}: missing, so there is no oracle")
+    if agent == OracleAgent.name and (unfit := next((part for part in task.parts if part.solve_problem), None)):
+        return TrialError("task_invalid", f"{unfit.solve_script}: {unfit.solve_problem}")
     return None
 
 

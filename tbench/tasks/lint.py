@@ -343,6 +343,8 @@ def script_hints(texts: TaskTexts) -> Iterator[Hint]:
     """Yield reasons why there may be no verdict, or a different one at another time."""
     yield from _without_reward(texts)
     yield from _imports_of_agent_code(texts)
+    if why := texts.task.solve_problem:
+        yield Hint(texts.task.solve_script, why)
     for place, text in _all_texts(texts):
         if place.suffix == ".sh" or place.name.startswith("Dockerfile"):
             yield from (Hint(place, words) for words in _unpinned(text))

@@ -5,6 +5,7 @@ A task with several steps has a view for each step, which agent and verifier tre
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import os
@@ -494,6 +495,13 @@ class Task:
             return all(step.has_oracle for step in self.steps)
         script = self.solve_script
         return self._files.counts(script.relative_to(self.path).as_posix()) and not self._files.is_ignored(script)
+
+    @property
+    def solve_problem(self) -> str:
+        """Why bash cannot run the oracle's script, and what to do; empty if nothing is against it."""
+        with contextlib.suppress(OSError), self.solve_script.open("rb") as file:
+            return not_for_bash(file.read(TEXT_BYTES))
+        return ""
 
     def require_unchanged(self, folder: str | None) -> None:
         """Compare the files in a folder that is used directly, or all files, with the hash.

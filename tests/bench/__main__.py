@@ -23,6 +23,7 @@ import forking
 import going_on
 import history
 import lives
+import long_trial
 import machines
 import memory
 import oci
@@ -46,6 +47,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "fork": forking.to_a_step,
     "going_on": going_on.after_cuts,
     "memory": memory.per_trial,
+    "long_trial": long_trial.of_one,
     "simulated": simulated.five_hundred,
     "simulated1000": simulated.a_thousand,
     "trial": lives.whole_trials,
@@ -91,6 +93,7 @@ LEAST: dict[ModuleType, dict[str, object]] = {
     going_on: {"STEPS": 4, "CUTS": 2, "ROUNDS": 1},
     history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
     lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
+    long_trial: {"STEPS": 5},
     machines: {"ROUNDS": 1},
     oci: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2, "ROUNDS": 1},
     pages: {"TASKS": 2, "SEEDS": 1, "STEPS": 2, "NIGHTS": 2},

@@ -89,6 +89,13 @@ def test_only_the_oracle_needs_a_solution(make_task: MakeTask) -> None:
     )  # fmt: skip
 
 
+def test_a_solution_that_bash_cannot_run_keeps_only_the_oracle_from_running(make_task: MakeTask) -> None:
+    path = make_task(solve="#!/bin/bash\r\necho 1 >/app/done\r\n")
+    assert why(path) is None
+    said = "has Windows line ends (CR LF), which bash takes for part of each command; convert it with dos2unix"
+    assert why(path, "oracle") == ("task_invalid", f"{path / 'solution' / 'solve.sh'}: {said}")
+
+
 def test_a_solution_that_goes_away_after_the_plan_was_made_has_changed(make_task: MakeTask) -> None:
     task = Task.read(make_task())
     assert task.hash and why_not_runnable(task, "", "oracle") is None
