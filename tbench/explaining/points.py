@@ -209,8 +209,8 @@ def _interval(first: Rows, second: Rows, rests: Mapping[str, str], key: str | No
     error = variance / (size + 2)
     if olds.weight_squares:
         error += max(0.0, olds.squares - olds.total**2) / olds.count
-    half = student_t_975(int(size) + 1) * math.sqrt(error)
-    return Interval(mean - half, mean + half)
+    half, most = student_t_975(int(size) + 1) * math.sqrt(error), max(news.largest, olds.largest)
+    return Interval(max(mean - half, -most), min(mean + half, most))
 
 
 def _influences(
