@@ -49,7 +49,7 @@ GROUPS = (
         "start",
     ),
     *("start", "simulated", "simulated1000", "machines", "help", "datasets", "history", "site", "order", "summary"),
-    *("replay", "replay_client"),
+    *("replay", "replay_client", "gateway"),
 )
 """All but `memory`, which is measured whole, and those that need a Ray cluster."""
 

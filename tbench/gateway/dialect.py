@@ -219,8 +219,10 @@ class Conversation:
         """Add a part of a reply; parts in a row are one reply."""
         last = self._messages[-1] if self._messages else None
         if last is None or last.role != "assistant":
-            last = Message(role="assistant", content="")
-            self._messages.append(last)
+            self._messages.append(
+                Message(role="assistant", content=text, reasoning=reasoning or None, tool_calls=tuple(calls))
+            )
+            return
         update = {
             "content": _joined(last.content, text),
             "reasoning": _joined(last.reasoning or "", reasoning) or None,

@@ -20,6 +20,7 @@ import attaching
 import commands
 import datasets
 import forking
+import gateway
 import going_on
 import history
 import lives
@@ -50,6 +51,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "long_trial": long_trial.of_one,
     "simulated": simulated.five_hundred,
     "simulated1000": simulated.a_thousand,
+    "gateway": gateway.added,
     "trial": lives.whole_trials,
     "calls": lives.calls_of_trials,
     "separate": lives.separate_verdicts,
@@ -72,6 +74,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
 WITHOUT_ENGINE = {
     "simulated",
     "simulated1000",
+    "gateway",
     "machines",
     "ray2000",
     "help",
@@ -90,6 +93,7 @@ LEAST: dict[ModuleType, dict[str, object]] = {
     commands: {"COMMANDS": 2, "ROUNDS": 1, "LARGE_ROUNDS": 1},
     datasets: {"TASKS": 2, "ROUNDS": 1},
     forking: {"AT_STEP": 2, "STEPS": 3, "ROUNDS": 2},
+    gateway: {"ROUNDS": 1, "REQUESTS": 2, "AGENTS": 2, "STEPS": 2, "LATENCY_SEC": 0.05},
     going_on: {"STEPS": 4, "CUTS": 2, "ROUNDS": 1},
     history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
     lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
