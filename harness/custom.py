@@ -19,11 +19,11 @@ from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, Req
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
 from harness.model_text import special_tokens, without_lone_surrogates
-from harness.oversight import Oversight
-from harness.protocols.base import CommandResult, Keys, ScreenView, View
+from harness.oversight import Approval, Approver, Oversight
+from harness.protocols.base import Command, CommandResult, Keys, Parsed, ScreenView, View
 from harness.protocols.reply_text import render_view
 from harness.terminal import Settled
-from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Intervention, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 Result = TypeVar("Result", View, ScreenView, Settled)
 
@@ -115,7 +115,8 @@ class CustomRun:
     while a reply is pending belong to the step of that reply.
 
     With `acts_unseen`, the agent acts by a program of its own, which is all that it does in the terminal: actions are
-    the replies' tool calls then, and observations what the next query says about them.
+    the replies' tool calls then, and observations what the next query says about them. With `approval`, the agent never
+    gets a reply with a call that no rule allows: the model is told so, and asked again.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class CustomRun:
         earlier: Sequence[Message] = (),
         acts_unseen: bool = False,
         oversight: Oversight | None = None,
+        approval: Approval | None = None,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
@@ -137,6 +139,8 @@ class CustomRun:
         self._name = name
         self._acts_unseen = acts_unseen
         self._oversight = oversight
+        self._approver = None if approval is None else Approver(approval)
+        self._interventions: list[Intervention] = []
         self._replied_at: dict[int, float] = {}
         """Times of the replies whose results are not known yet, by step."""
         self._conversations = Conversations()
@@ -192,6 +196,7 @@ class CustomRun:
         return Trajectory(
             protocol=self._name,
             messages=self._conversations.messages if self._acts_unseen else self._messages,
+            interventions=tuple(self._interventions),
             branches=self._conversations.branches,
             tools=self._conversations.tools,
             inherited=len(self._earlier) + 1 if self._earlier else 0,
@@ -223,7 +228,27 @@ class CustomRun:
     async def _query(self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]) -> Reply:
         # One at a time: two queries would both move the clock.
         async with self._one_at_a_time:
-            return await self._query_alone(tuple(messages), max_tokens, tools)
+            asked = tuple(messages)
+            while True:
+                reply = await self._query_alone(asked, max_tokens, tools)
+                if self._approver is None or not (answers := self._refuse(self._approver, reply)):
+                    return reply
+                asked = (*asked, _said(reply), *answers)
+
+    def _refuse(self, approver: Approver, reply: Reply) -> Sequence[Message]:
+        """Return the answers to the calls of a reply that no rule allows; empty if the agent may have it."""
+        if reply.cut or not reply.tool_calls:
+            return ()
+        parsed = Parsed(tuple(Command(_call_text(call)) for call in reply.tool_calls))
+        step = self._steps[-1]
+        if not (refused := approver.find_refused(parsed)):
+            text = f"by rule: {' and '.join(approver.rules_for(parsed))}"
+            self._interventions.append(Intervention(step=step.index, kind="approved", text=text))
+            return ()
+        why = approver.approval.refusal_text(refused)
+        self._interventions.append(Intervention(step=step.index, kind="refused", text=why))
+        self._steps[-1] = step.model_copy(update={"actions": ()})
+        return [Message(role="tool", content=why, tool_call_id=call.id) for call in reply.tool_calls]
 
     async def _query_alone(
         self, messages: tuple[Message, ...], max_tokens: int, tools: Sequence[Mapping[str, Any]]
@@ -256,7 +281,7 @@ class CustomRun:
             raise
         # Calls in a cut reply are not passed on to a program.
         calls = () if self._acts_unseen and reply.cut else reply.tool_calls
-        answer = Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=calls)
+        answer = _said(reply).model_copy(update={"tool_calls": calls})
         self._messages = (*messages, answer)
         if self._acts_unseen:
             self._conversations.add(messages, tools, answer, index)
@@ -353,6 +378,10 @@ class _RecordedTerminal:
             raise
         self._record_call(action, started, result)
         return result
+
+
+def _said(reply: Reply) -> Message:
+    return Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
 
 
 def _call_text(call: ToolCall) -> str:

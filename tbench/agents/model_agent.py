@@ -142,11 +142,12 @@ class UserAgent:
         settling: Settling = "adaptive",
         shell_mode: ShellMode = "persistent",
         acts_unseen: bool = False,
+        approval: Approval | None = None,
     ) -> None:
-        """With `acts_unseen`, the agent acts by a program of its own (harness.custom.CustomRun)."""
+        """With `acts_unseen`, the agent acts by a program of its own, and may need `approval` (see CustomRun)."""
         self.name = name
         self._make = make
-        self._acts_unseen = acts_unseen
+        self._acts_unseen, self._approval = acts_unseen, approval
         self._model = model
         self._limits = limits
         self._settling = settling
@@ -172,6 +173,7 @@ class UserAgent:
             seeds=_seeds(place, self._model),
             acts_unseen=self._acts_unseen,
             oversight=place.oversight,
+            approval=self._approval,
             earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),

@@ -14,6 +14,7 @@ from harness.custom import AgentModel, Assignment
 from harness.errors import AgentCrashed
 from harness.limits import Limits
 from harness.model import Model
+from harness.oversight import Approval
 from harness.protocols.base import CommandResult
 from harness.trajectory import Message, Outcome, Reply, Trajectory
 from tbench.agents.model_agent import UserAgent
@@ -45,8 +46,10 @@ class PackagedAgent:
 
     why_anew = "its state is in its process"
 
-    def __init__(self, recipe: Recipe, model: Model, model_name: str, limits: Limits) -> None:
-        self.name = recipe.title
+    def __init__(
+        self, recipe: Recipe, model: Model, model_name: str, limits: Limits, approval: Approval | None = None
+    ) -> None:
+        self.name, self._approval = recipe.title, approval
         self._recipe, self._model, self._model_name, self._limits = recipe, model, model_name, limits
         self._inner: UserAgent | None = None
 
@@ -54,7 +57,9 @@ class PackagedAgent:
         if place.earlier is not None:
             raise TrialError("task_unsupported", NO_SESSION.format(agent=self.name))
         make = partial(_Work, self._recipe, self._model_name, place)
-        self._inner = UserAgent(make, self._model, self._limits, name=self.name, acts_unseen=True)
+        self._inner = UserAgent(
+            make, self._model, self._limits, name=self.name, acts_unseen=True, approval=self._approval
+        )
         try:
             return await self._inner.work(place)
         except TrialError:

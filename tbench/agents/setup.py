@@ -212,7 +212,7 @@ class AgentSetup:
 
         assert chat is not None
         limits = Limits(**self.limits.model_dump())
-        return lambda: PackagedAgent(recipe, chat, chat.model or self.model.name or "model", limits)
+        return lambda: PackagedAgent(recipe, chat, chat.model or self.model.name or "model", limits, self.approval)
 
 
 def package_of(agent: AgentConfig) -> AgentPackage | None:
@@ -225,11 +225,14 @@ def _packaged_agent(setup: AgentSetup) -> AgentSetup:
     recipe = load_recipe(name, setup.agent.version)
     if not setup.model.servers:
         raise UsageError(f"{NO_ENDPOINT} (or give --agent oracle)")
-    _refuse_loop_settings(setup)
+    approval = _read_approval(setup.agent.approve)
+    if approval is not None and approval.asks:
+        raise UsageError(f"--approve ask: --agent {name} cannot wait for a person; give --approve allowlist=FILE")
+    _refuse_loop_settings(setup, but="agent.approve")
     if setup.model.template != "server":
         raise UsageError(f"--agent {name}: calls tools, which needs --render server")
     package, manifest = require_package(recipe, name)
-    return replace(setup, name=recipe.title, recipe=recipe, package=package, manifest=manifest)
+    return replace(setup, name=recipe.title, recipe=recipe, package=package, manifest=manifest, approval=approval)
 
 
 def _model_agent(setup: AgentSetup) -> AgentSetup:
@@ -250,10 +253,11 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
     return replace(setup, name=name, protocol=protocol, shell_state=shell_state, approval=approval)
 
 
-def _refuse_loop_settings(setup: AgentSetup) -> None:
-    """Refuse settings that have no effect on an agent with a loop of its own. Raises UsageError."""
+def _refuse_loop_settings(setup: AgentSetup, but: str = "") -> None:
+    """Refuse settings that have no effect on an agent with a loop of its own, `but` has one. Raises UsageError."""
     name, defaults = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
-    if unsupported := [path for path in AGENT_LOOP_SETTINGS if attrgetter(path)(setup) != attrgetter(path)(defaults)]:
+    given = [path for path in AGENT_LOOP_SETTINGS if attrgetter(path)(setup) != attrgetter(path)(defaults)]
+    if unsupported := [path for path in given if path != but]:
         raise UsageError(f"--agent {name}: {', '.join(unsupported)}: only for tbench's own agent; remove them")
 
 

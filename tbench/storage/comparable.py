@@ -144,7 +144,8 @@ def _has_effect(setting: Setting, plan: RunPlan) -> bool:
         return locked.model is not None and not (setting.name == "seed_scheme" and plan.config.model.omit_seed)
     if setting.path in _AGENT_LOOP:
         return is_own_loop
-    return setting.section not in ("agent", "limits") or is_own_loop or ":" in locked.agent
+    asks_by_itself = ":" in locked.agent or locked.agent_sha256 is not None
+    return setting.section not in ("agent", "limits") or is_own_loop or asks_by_itself
 
 
 def _dataset(document: RunDocument) -> str:

@@ -108,6 +108,19 @@ def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: 
     assert [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]] == [False] + [True] * (result["steps"] - 1)
 
 
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_command_that_no_rule_allows_never_reaches_an_agent(agent: str, try_agent: Try, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.txt"
+    rules.write_text("touch .*\necho COMPLETE.*\n")
+    server = ToolCallingServer(["rm -r /app; echo gone", "touch /app/done"])
+    result = try_agent(agent, server, "--approve", f"allowlist={rules}")
+    assert (result["error"], result["reward"]) == (None, 1.0)
+    found = trajectory(tmp_path)
+    assert [each["kind"] for each in found["interventions"]][:2] == ["refused", "approved"]
+    assert "not allowed here" in found["steps"][0]["observation"]
+    assert "gone" not in str(found["messages"][-1])
+
+
 class LongServer(ToolCallingServer):
     """Prints much in each of eight turns; asked without tools, or for a summary, it summarises."""
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_plan
-from shell_agents import CACHED, cache_package, shell_recipe
+from run_plans import a_config, a_plan
+from shell_agents import CACHED, cache_package, shell_recipe, write_recipe
 
 from tbench.agents.packages import find_package, pull_package, require_package
 from tbench.agents.recipe import PackageSource
+from tbench.agents.setup import AgentSetup
 from tbench.errors import UsageError
 from tbench.runs.plan import sandbox_settings
 from tbench.sandbox.package import AgentPackage, content_digest
@@ -198,3 +199,20 @@ def test_the_manifest_is_json_for_people(cache: Path) -> None:
     cache_package(shell_recipe("true {instruction}"))
     (folder,) = cache.iterdir()
     assert json.loads((folder / "package.json").read_text())["name"] == "shell-agent"
+
+
+def test_rules_may_allow_an_agents_commands_but_nobody_is_asked(tmp_path: Path) -> None:
+    recipe, rules = tmp_path / "shell.toml", tmp_path / "rules.txt"
+    write_recipe(recipe, ": {instruction}")
+    rules.write_text("ls\n")
+
+    def setup(approve: str) -> AgentSetup:
+        config = a_config(base_url="http://localhost:1", name=str(recipe), approve=approve)
+        return AgentSetup.from_config(config.agent, config.model, config.limits)
+
+    made = setup(f"allowlist={rules}")
+    assert made.approval is not None and not made.approval.asks
+    assert made.resolve_names().approval == made.approval.fingerprint
+    for approve in ("ask", f"ask,allowlist={rules}"):
+        with pytest.raises(UsageError, match="cannot wait for a person; give --approve allowlist=FILE"):
+            setup(approve)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from harness.errors import (
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling, Seeds
-from harness.oversight import Oversight
+from harness.oversight import Approval, Oversight, Rule
 from harness.protocols.base import CommandResult, Keys
 from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
@@ -46,6 +47,7 @@ def a_run(
     earlier: Sequence[Message] = (),
     acts_unseen: bool = False,
     oversight: Oversight | None = None,
+    approval: Approval | None = None,
     **limits: Any,
 ) -> CustomRun:
     return CustomRun(
@@ -58,6 +60,7 @@ def a_run(
         earlier=earlier,
         acts_unseen=acts_unseen,
         oversight=oversight,
+        approval=approval,
         on_step_done=([] if steps_done is None else steps_done).append,
     )
 
@@ -143,6 +146,32 @@ async def test_calls_in_a_cut_reply_of_an_agent_that_acts_unseen_are_no_actions(
     trajectory = await run(work, ScriptedModel([Reply(content="", tool_calls=(call,), cut=True)]), acts_unseen=True)
     assert trajectory.steps[0].actions == ()
     assert trajectory.messages[-1].tool_calls == ()
+
+
+async def test_an_agent_that_acts_unseen_never_gets_a_reply_with_a_call_that_no_rule_allows() -> None:
+    tools = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+    calls = [
+        (ToolCall(id="1", name="bash", arguments='{"command": "ls"}'), ToolCall(id="2", name="rm", arguments="{}")),
+        (ToolCall(id="3", name="bash", arguments='{"command": "ls"}'),),
+    ]
+    got: list[Reply] = []
+
+    async def work(job: Assignment) -> None:
+        assert job.model is not None
+        got.append(await job.model.query(ASK, tools=tools))
+
+    model = ScriptedModel([Reply(content="I look.", tool_calls=each) for each in calls])
+    approval = Approval(asks=False, rules=(Rule("ls", re.compile("ls")),))
+    trajectory = await run(work, model, acts_unseen=True, approval=approval)
+    assert [reply.tool_calls for reply in got] == [calls[1]]
+    assert [step.actions for step in trajectory.steps] == [(), ("ls",)]
+    refused, approved = trajectory.interventions
+    assert (refused.step, refused.kind, approved.step, approved.kind) == (1, "refused", 2, "approved")
+    assert "rm {}" in refused.text
+    second = model.requests[1].messages
+    assert [message.role for message in second] == ["user", "assistant", "tool", "tool"]
+    assert [message.tool_call_id for message in second[2:]] == ["1", "2"]
+    assert "rm {}" in second[2].content == trajectory.steps[0].observation.partition("\n\n")[0]
 
 
 async def test_an_agent_is_held_before_its_next_query_and_its_time_stands_still() -> None:

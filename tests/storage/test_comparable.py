@@ -114,6 +114,12 @@ def test_a_setting_without_effect_is_no_difference() -> None:
     assert differing_keys(a_run(**nobody), a_run(**nobody, temperature=0.0, steps=3, protocol="bash-block")) == ()
 
 
+def test_limits_of_an_agent_that_people_ship_have_an_effect() -> None:
+    shipped = {"agent": "codex@0.169.0", "agent_sha256": "c0de", "prompt_hash": None}
+    assert differing_keys(a_run(**shipped), a_run(**shipped, steps=3)) == ("limits.steps: 100 → 3",)
+    assert differing_keys(a_run(**shipped), a_run(**shipped, protocol="bash-block")) == ()
+
+
 def test_another_patch_of_the_same_release_measures_the_same() -> None:
     assert differing_keys(a_run(), a_run(version="0.1.7")) == ()
 
