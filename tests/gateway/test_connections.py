@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import TerminalUnreachable
+from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import ByteStream, LocalProcess
+from tbench.gateway import connections
 from tbench.gateway.connections import Connections
 
 SOURCE = Path(__file__).parents[2] / "images" / "tools" / "gateway.c"
@@ -100,6 +101,41 @@ async def test_a_client_that_does_not_read_stops_nobody_else(program: str) -> No
         assert await reader.read() == b"bye"
         for each in (lazy, writer):
             each.close()
+
+
+async def test_a_program_that_something_in_the_sandbox_ends_again_and_again_is_lost(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the agent's doing then, and no reason for another attempt."""
+    monkeypatch.setattr(connections, "_MAX_STARTS", 3)
+    monkeypatch.setattr(connections, "_PAUSE_SEC", 0.01)
+
+    async def connect(argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        started = await LocalProcess.connect(argv, environment)
+        asyncio.get_running_loop().call_later(0.05, lambda: ending.add(asyncio.create_task(started.close())))
+        return started
+
+    ending: set[asyncio.Task[None]] = set()
+    with pytest.raises(TerminalLost):
+        async with Connections(connect, program, Echo).listen() as (_, serving), asyncio.timeout(30):
+            await serving
+
+
+async def test_a_port_that_something_in_the_sandbox_has_taken_is_lost(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_UNREACHABLE_SEC", 0.5)
+    monkeypatch.setattr(connections, "_PAUSE_SEC", 0.01)
+    started: list[LocalProcess] = []
+
+    async def connect(argv: Sequence[str], environment: Mapping[str, str]) -> ByteStream:
+        started.append(await LocalProcess.connect([argv[0] if not started else "/bin/false", *argv[1:]], environment))
+        return started[-1]
+
+    with pytest.raises(TerminalLost):
+        async with Connections(connect, program, Echo).listen() as (_, serving), asyncio.timeout(30):
+            await started[0].close()
+            await serving
 
 
 async def test_a_program_that_does_not_start_is_said_to_be_out_of_reach() -> None:

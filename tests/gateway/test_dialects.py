@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.trajectory import Reply, ToolCall, Usage
 from tbench.gateway.chat import ChatDialect
-from tbench.gateway.dialect import LEFT_OUT, Answer, BadRequest, Dialect, ModelRequest
+from tbench.gateway.dialect import LEFT_OUT, Answer, BadRequest, Body, Dialect, ModelRequest
 from tbench.gateway.messages import MessagesDialect
 from tbench.gateway.responses import ResponsesDialect
 
@@ -198,3 +198,92 @@ def test_no_request_whatever_raises_anything_else(dialect: Dialect, body: dict[s
     except BadRequest:
         return
     assert request.messages
+
+
+USER = [{"role": "user", "content": "Go"}]
+WEB_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "fields", "words"),
+    [
+        ("mini-swe-agent", {"tool_choice": "required"}, "tool_choice: 'required'"),
+        ("mini-swe-agent", {"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice: 'function'"),
+        ("mini-swe-agent", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("mini-swe-agent", {"stop": ["\n"]}, "stop"),
+        ("mini-swe-agent", {"functions": [{"name": "f"}]}, "use tools"),
+        ("mini-swe-agent", {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "use tool_calls"),
+        ("codex", {"tool_choice": "required"}, "tool_choice: 'required'"),
+        ("codex", {"previous_response_id": "resp_1"}, "send the whole conversation"),
+        ("codex", {"conversation": "conv_1"}, "send the whole conversation"),
+        ("codex", {"background": True}, "background"),
+        ("codex", {"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ("codex", {"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' are not supported"),
+        ("codex", {"input": [{"type": "web_search_call", "id": "x"}]}, "'web_search_call' are not supported"),
+        ("codex", {"input": [{"type": "reasoning", "encrypted_content": "???"}]}, "was not made here"),
+        ("claude-code", {"tool_choice": {"type": "any"}}, "tool_choice: 'any'"),
+        ("claude-code", {"stop_sequences": ["x"]}, "stop_sequences"),
+        (
+            "claude-code",
+            {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]},
+            "was not made here",
+        ),
+    ],
+)
+def test_what_would_change_the_question_is_refused_in_words(agent: str, fields: dict[str, Any], words: str) -> None:
+    whole = {"messages": USER, "input": USER} | fields
+    with pytest.raises(BadRequest) as caught:
+        DIALECTS[agent].read(whole)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("agent", "tools", "left_out"),
+    [
+        ("codex", [{"type": "web_search"}, {"type": "namespace", "name": "n"}], ("web_search", "namespace")),
+        ("claude-code", [WEB_SEARCH], ("web_search_20250305",)),
+    ],
+)
+def test_tools_of_the_providers_servers_are_left_out_and_named(
+    agent: str, tools: list[dict[str, Any]], left_out: tuple[str, ...]
+) -> None:
+    body = recorded(f"{agent}-1")
+    own = len(DIALECTS[agent].read(body).tools)
+    before = DIALECTS[agent].read(body).left_out
+    request = DIALECTS[agent].read(body | {"tools": [*body["tools"], *tools]})
+    assert len(request.tools) == own
+    assert request.left_out == (*before, *left_out)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
+def test_parallel_calls_and_their_results_stay_together(dialect: Dialect) -> None:
+    agent = next(name for name, each in DIALECTS.items() if each is dialect)
+    calls = tuple(ToolCall(id=f"call_{n}", name="bash", arguments=json.dumps({"command": f"ls {n}"})) for n in "ab")
+    body = recorded(f"{agent}-1")
+    whole = dialect.answer(answered(dialect.read(body), Reply(content="", tool_calls=calls)))
+    if agent == "codex":
+        outputs = [{"type": "function_call_output", "call_id": call.id, "output": call.id} for call in calls]
+        body["input"] += [*whole["output"], *outputs]
+    elif agent == "claude-code":
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": call.id} for call in calls]
+        body["messages"] += [{"role": "assistant", "content": whole["content"]}, {"role": "user", "content": results}]
+    else:
+        outputs = [{"role": "tool", "tool_call_id": call.id, "content": call.id} for call in calls]
+        body["messages"] += [whole["choices"][0]["message"], *outputs]
+    *_, reply, first, second = dialect.read(body).messages
+    assert reply.tool_calls == calls
+    assert [(each.tool_call_id, each.content) for each in (first, second)] == [(call.id, call.id) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("agent", "unused"),
+    [
+        ("mini-swe-agent", set()),
+        ("codex", {"parallel_tool_calls", "reasoning", "store", "include", "prompt_cache_key"}),
+        ("claude-code", {"metadata", "thinking", "context_management", "output_config"}),
+    ],
+)
+def test_fields_of_real_agents_that_have_no_effect_are_known(agent: str, unused: set[str]) -> None:
+    body = Body(recorded(f"{agent}-1"))
+    DIALECTS[agent].read(body)
+    assert body.unused == unused

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from harness.errors import ContextLimitReached
-from harness.trajectory import Message, Reply, ToolCall, Usage
+from harness.trajectory import Message, Outcome, Reply, ToolCall, Usage
 from tbench.gateway import server
 from tbench.gateway.server import Gateway
 
@@ -33,11 +33,15 @@ class Model:
         self.answer = answer
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.is_busy = asyncio.Event()
+        """Set when it is asked as much as may be at once."""
 
     async def __call__(
         self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
         self.asked.append((messages, max_tokens))
+        if len(self.asked) == server.MAX_AT_ONCE:
+            self.is_busy.set()
         await self.may_answer.wait()
         return self.answer()
 
@@ -193,6 +197,60 @@ async def test_a_body_without_end_is_refused_at_its_bound(monkeypatch: pytest.Mo
                 assert response.status == 413
         except aiohttp.ClientError:  # the connection was closed while the rest was being sent
             pass
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_refused_unread() -> None:
+    async with serving(Model()) as session:
+        headers = {"Content-Length": str(1 << 30)}
+        async with session.post("/v1/responses", data=b"", headers=headers) as response:
+            assert response.status == 413
+
+
+async def test_only_so_many_requests_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    model.may_answer.clear()
+    async with serving(model) as session:
+        asking = [asyncio.create_task(session.post("/v1/chat/completions", json=CHAT)) for _ in range(40)]
+        await asyncio.wait_for(model.is_busy.wait(), 20)
+        await asyncio.sleep(0.1)
+        assert len(model.asked) == server.MAX_AT_ONCE
+        model.may_answer.set()
+        assert {response.status for response in await asyncio.gather(*asking)} == {200}
+    assert len(model.asked) == 40
+
+
+async def test_what_has_no_effect_is_counted() -> None:
+    gateway = Gateway(Model(), secret="s3cret", model="tiny", max_tokens=1000, context_tokens=None)
+    listening = await asyncio.get_running_loop().create_server(gateway.serve, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    body = {"input": "Hello", "tools": [{"type": "web_search"}], "temperature": 1.5, "user": None}
+    async with aiohttp.ClientSession(base, headers=SECRET) as session:
+        for _ in range(2):
+            await session.post("/v1/responses", json=body)
+    listening.close()
+    await gateway.close()
+    assert gateway.left_out == {"web_search": 2, "temperature": 2}
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (lambda: Reply(content="Hi"), None),
+        (lambda: Reply(content="Hi", cut=True), Outcome.FORMAT_LIMIT),
+        (overflow, Outcome.CONTEXT_LIMIT),
+    ],
+)
+async def test_the_model_may_be_the_reason_why_an_agent_gives_up(
+    answer: Callable[[], Reply], outcome: Outcome | None
+) -> None:
+    gateway = Gateway(Model(answer), secret="s3cret", model="tiny", max_tokens=1000, context_tokens=4096)
+    listening = await asyncio.get_running_loop().create_server(gateway.serve, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with aiohttp.ClientSession(base, headers=SECRET) as session:
+        await session.post("/v1/chat/completions", json=CHAT)
+    listening.close()
+    await gateway.close()
+    assert gateway.reason_to_give_up is outcome
 
 
 async def test_tokens_are_estimated_by_what_the_server_has_counted() -> None:
