@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.checkpoint import CONTEXT_FULL, Checkpoint, Checkpoints, Conversation, Counts, Followed, FollowedAgain
+from harness.checkpoint import CONTEXT_FULL, Checkpoints, Conversation, Counts, Followed, FollowedAgain, Saved, Worked
 from harness.clock import Clock
+from harness.concurrency import Repeated
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room, make_room_again
 from harness.limits import Limits, ReplyRoom
@@ -43,6 +44,7 @@ NEW_TERMINAL = "[A new terminal is open. It shows:]"
 """Heading above the first screen in a conversation that goes on."""
 TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
 """Heading above the list of what a person typed."""
+_CLOCK_SAVED_SEC = 5.0
 _MAX_COMPACTIONS = 2
 """Maximum number of consecutive compactions without a usable reply in between."""
 
@@ -88,7 +90,7 @@ class Agent:
         oversight: Oversight | None = None,
         approval: Approval | None = None,
         earlier: Agent | None = None,
-        on_checkpoint: Callable[[Checkpoint | Followed], None] = lambda _: None,
+        on_checkpoint: Callable[[Saved], None] = lambda _: None,
         before: Conversation | None = None,
         again: FollowedAgain | None = None,
     ) -> None:
@@ -130,12 +132,12 @@ class Agent:
     async def run(self, instruction: str) -> Trajectory:
         """Step until an outcome. Raises EndpointError, RequestTooLarge, and the cause if there was no reply at all."""
         before = self._before
-        counts = Counts() if before is None else before.last.counts
+        so_far = self._again if before is None else before.clock
         self._clock = Clock(
             self._limits.timeout_sec,
-            spent_sec=self._again.spent_sec if before is None else before.spent_sec,
-            waited_sec=counts.waited_sec,
-            replies=counts.replies,
+            spent_sec=so_far.spent_sec,
+            waited_sec=so_far.waited_sec,
+            replies=0 if before is None else before.last.counts.replies,
         )
         try:
             async with self._clock:
@@ -245,6 +247,11 @@ class Agent:
         else:
             self._on_checkpoint(brief)
 
+    def _save_clock(self) -> None:
+        """Pass on the clock while a reply is being followed."""
+        assert self._clock is not None
+        self._on_checkpoint(Worked(time.time(), round(self._clock.spent_sec, 3), round(self._clock.waited_sec, 3)))
+
     async def _go_on(self, before: Conversation) -> None:
         """Follow the reply that another process has received, if there is one."""
         if (pending := before.last.pending) is None:
@@ -299,7 +306,8 @@ class Agent:
             if overflows:
                 self._drop_reply(step)
             else:
-                await self._follow(step, reviewed)
+                with Repeated(self._save_clock, _CLOCK_SAVED_SEC):
+                    await self._follow(step, reviewed)
         finally:
             self._on_step_done(self._steps[-1])
         if not overflows:

@@ -139,16 +139,29 @@ class Followed:
         return Checkpoint(self.at, self.steps, pending.history, counts, kept=kept, added=self.added)
 
 
-class CheckpointLine(RootModel[Checkpoint | Followed]):
+@dataclass(slots=True)
+class Worked:
+    """The clock while a reply is being followed, which may take hours."""
+
+    worked_at: float
+    """Unix time in seconds."""
+    spent_sec: float
+    waited_sec: float
+
+
+Saved = Checkpoint | Followed | Worked
+
+
+class CheckpointLine(RootModel[Saved]):
     """A line of a file of checkpoints."""
 
 
-_CHECKPOINTS, _FOLLOWED = TypeAdapter(Checkpoint).serializer, TypeAdapter(Followed).serializer
+_SERIALIZERS = {each: TypeAdapter(each).serializer for each in (Checkpoint, Followed, Worked)}
 
 
-def checkpoint_line(checkpoint: Checkpoint | Followed) -> bytes:
+def checkpoint_line(checkpoint: Saved) -> bytes:
     """Return a line of a file of checkpoints, without its end."""
-    return (_CHECKPOINTS if isinstance(checkpoint, Checkpoint) else _FOLLOWED).to_json(checkpoint)
+    return _SERIALIZERS[type(checkpoint)].to_json(checkpoint)
 
 
 CONTEXT_FULL = "context_full"
@@ -163,6 +176,7 @@ class FollowedAgain:
     steps: int = 0
     spent_sec: float = 0.0
     """Working time that they took when they were followed first."""
+    waited_sec: float = 0.0
     dropped: Mapping[int, bool] = field(default_factory=dict)
     """Whether the reply filled the context, by step; also of the pending one."""
     has_room: int = 0
@@ -190,18 +204,20 @@ class Conversation:
     interventions: list[Intervention] = field(default_factory=list)
     uncounted: int = 0
     """Number of its last messages that the counts of its history lack."""
-    checkpoints: int = 0
-    """Number of its checkpoints."""
-    cut_at: float = 0.0
-    """Unix time at which the earlier process is known to have worked last."""
+    lines: int = 0
+    """Number of lines of its file of checkpoints."""
+    worked: Worked | None = None
+    """The clock while the pending reply was followed; None if that ended soon."""
 
     @classmethod
-    def restore(
-        cls, checkpoints: Iterable[Checkpoint | Followed], steps: Sequence[Step], cut_at: float = 0.0
-    ) -> Conversation:
+    def restore(cls, checkpoints: Iterable[Saved], steps: Sequence[Step]) -> Conversation:
         """Restore a conversation. Raises ValueError if there is no checkpoint, or steps are missing."""
         found: Conversation | None = None
-        for line in checkpoints:
+        for number, line in enumerate(checkpoints, 1):
+            if isinstance(line, Worked):
+                if found is not None:
+                    found.worked, found.lines = line, number
+                continue
             if len(steps) < line.steps:
                 raise ValueError(_STEPS_MISSING)
             if isinstance(line, Checkpoint):
@@ -213,8 +229,7 @@ class Conversation:
             else:
                 each = line.after(found.last, steps[line.steps - 1], len(found.messages))
                 found.uncounted = len(each.added)
-            found.last = each
-            found.checkpoints += 1
+            found.last, found.worked, found.lines = each, None, number
             found.messages[each.kept :] = (
                 part.message(steps[each.steps - 1]) if isinstance(part, OfStep) else part for part in each.added
             )
@@ -223,7 +238,7 @@ class Conversation:
             found.interventions += each.interventions
         if found is None or not found.opening:
             raise ValueError("the model had not been asked yet")
-        found.steps, found.cut_at = steps[: found.last.steps], cut_at
+        found.steps = steps[: found.last.steps]
         if [step.index for step in found.steps] != [*range(1, found.last.steps + 1)]:
             raise ValueError(_STEPS_MISSING)
         return found
@@ -240,12 +255,20 @@ class Conversation:
         if self.last.pending is not None:
             dropped[self.step] = self.last.overflows
         has_room = len(self.steps) - (self.last.overflows and self.last.pending is None)
-        return FollowedAgain(len(self.steps), self.spent_sec, dropped, has_room, tuple(self.compactions))
+        counts = self.last.counts
+        return FollowedAgain(
+            len(self.steps), counts.spent_sec, counts.waited_sec, dropped, has_room, tuple(self.compactions)
+        )
 
     @property
-    def spent_sec(self) -> float:
-        """Working time until the earlier process ended, as far as known."""
-        return self.last.counts.spent_sec + max(0.0, self.cut_at - self.last.at)
+    def clock(self) -> Counts | Worked:
+        """The working time so far. What is done again counts once: a request whose reply was lost."""
+        return self.worked or self.last.counts
+
+    @property
+    def cut_at(self) -> float:
+        """Unix time at which the earlier process is known to have worked last."""
+        return self.worked.worked_at if self.worked is not None else self.last.at
 
 
 class Checkpoints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -92,3 +92,25 @@ async def all_of(*works: Coroutine[Any, Any, object]) -> None:
     for task in tasks:
         if task in done:
             task.result()
+
+
+class Repeated:
+    """A context manager that calls a function every few seconds during its block, and if the block is cancelled."""
+
+    def __init__(self, call: Callable[[], None], every_sec: float) -> None:
+        self._call, self._every_sec = call, every_sec
+
+    def __enter__(self) -> None:
+        self._timer = self._later()
+
+    def _later(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._every_sec, self._repeat)
+
+    def _repeat(self) -> None:
+        self._call()
+        self._timer = self._later()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if kind is asyncio.CancelledError:
+            self._call()

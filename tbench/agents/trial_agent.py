@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from harness.checkpoint import Checkpoint, Conversation, Followed, FollowedAgain
+from harness.checkpoint import Conversation, FollowedAgain, Saved
 from harness.limits import Limits
 from harness.oversight import Oversight
 from harness.trajectory import Outcome, Step, Trajectory
@@ -62,7 +62,7 @@ class Workplace:
     """The conversation to go on with, if another process has begun it; only for agents that can go on."""
     again: FollowedAgain | None = None
     """The steps to which `oversight` has the replies, if the sandbox of another process is gone."""
-    on_checkpoint: Callable[[Checkpoint | Followed], None] = lambda _: None
+    on_checkpoint: Callable[[Saved], None] = lambda _: None
     """Called with the state of the conversation, whenever it has to be on disk. Never raises."""
 
     def with_task_timeout(self, limits: Limits) -> Limits:

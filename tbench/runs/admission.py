@@ -334,6 +334,8 @@ class RetryBudget:
         self._made = 0
         self._lost: set[int] = set()
         """Numbers of the attempts that lost their machine."""
+        self._continued: set[int] = set()
+        """Numbers of the attempts with which the next one goes on."""
 
     def start_on(self, node: RunMachine) -> None:
         """Record that an attempt begins on this machine."""
@@ -351,16 +353,19 @@ class RetryBudget:
 
         return preference
 
-    def is_last(self, error: ErrorInfo) -> bool:
+    def is_last(self, error: ErrorInfo, *, goes_on: bool = False) -> bool:
         """Return whether no attempt follows the latest one, which ended with this error.
 
-        A lost machine is not the trial's fault.
+        A lost machine is not the trial's fault, and an attempt that `goes_on` with the latest one is no other one.
         """
         assert self.node is not None
         # One of several engines that does not answer is soon marked as lost, or is available again.
         if not self.node.is_up or (self.node.name and error.type == "engine_unreachable"):
             self._lost.add(self._made)
-        return not self._choice.wants(error) or self._made >= self.limit + min(len(self._lost), MAX_LOST_MACHINES)
+        if goes_on:
+            self._continued.add(self._made)
+        free = len(self._continued) + min(len(self._lost - self._continued), MAX_LOST_MACHINES)
+        return not self._choice.wants(error) or self._made >= self.limit + free
 
     def record(self, error: ErrorInfo | None) -> None:
         """Record how the latest attempt ended."""

@@ -21,7 +21,7 @@ from tbench.results import TrialResult
 from tbench.runs.pool import Slots
 from tbench.runs.replay_log import ReplayLog, ReplayStep, ReplaySteps
 from tbench.runs.stop_policy import PlannedStop
-from tbench.runs.trial_progress import TrialPlan
+from tbench.runs.trial_progress import Cut, TrialPlan
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 
@@ -169,6 +169,8 @@ class TrialControl:
     """Whether the trial was stopped so that another process goes on with it."""
     rewind_to: RewindPoint | None = None
     """Where the next attempt goes on, if the trial was ended in order to rewind it."""
+    left: Cut | None = None
+    """The remains with which the next attempt goes on, if the trial has lost its sandbox."""
     _task: asyncio.Task[object] | None = None
     _abort: bool = False
 

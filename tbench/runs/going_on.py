@@ -13,6 +13,7 @@ from harness.checkpoint import Conversation
 from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
 from tbench.config.settings import GoOn
 from tbench.errors import TrialError, UsageError
+from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import RewindPoint
 from tbench.runs.replay_log import replay_steps
 from tbench.runs.task_steps import EndedPart
@@ -22,9 +23,7 @@ from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget, trials_under_way
 from tbench.storage.read_run import read_checkpoints, read_steps
 from tbench.storage.run_files import (
-    CHECKPOINTS_NAME,
     ENDED_NAME,
-    RECORDING_NAME,
     TRIAL_RESULT_NAME,
     step_directory,
     trial_directory,
@@ -33,6 +32,8 @@ from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 from tbench.text import names_text, one_line
 
+SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
+"""Errors after which no sandbox is left."""
 INHERITED = "the conversation that its next step continues is in memory"
 """Why a trial of a task with several steps starts again if a verifier is cut."""
 
@@ -100,22 +101,36 @@ def _ended_parts(task: Task | None, directory: Path) -> tuple[EndedPart, ...]:
 
 def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...]) -> Cut:
     """Read what is left of a trial. Raises ValueError, OSError or UsageError if it cannot go on."""
-    directory = trial_directory(run, note.task, note.seed, note.attempt)
-    if (directory / TRIAL_RESULT_NAME).exists():
-        raise ValueError("its attempt has ended")
+    directory, lost = trial_directory(run, note.task, note.seed, note.attempt), ""
+    if (path := directory / TRIAL_RESULT_NAME).exists():
+        error = TrialResult.model_validate_json(path.read_bytes()).error
+        if error is None or error.type not in SANDBOX_GONE:
+            raise ValueError("its attempt has ended")
+        lost = error.message
     if task.steps:
         directory = step_directory(directory, task.steps[len(ended)].step_name)
-    files = [directory / name for name in (CHECKPOINTS_NAME, RECORDING_NAME)]
-    written = [path.stat().st_mtime for path in files if path.exists()]
-    cut_at = min(time.time(), max(note.entered_at, *written))
     try:
-        conversation = Conversation.restore(read_checkpoints(directory), read_steps(directory), cut_at)
+        conversation = Conversation.restore(read_checkpoints(directory), read_steps(directory))
     except (OSError, ValueError) as error:
         if note.phase == "agent":
             why = "the model had not been asked yet" if isinstance(error, FileNotFoundError) else str(error)
             raise ValueError(why) from None
         conversation = None
-    return Cut(note, cut_at, conversation, ended)
+    # A verifier runs again as a whole.
+    worked = conversation is not None and note.phase == "agent"
+    cut_at = max(note.entered_at, conversation.cut_at if conversation is not None and worked else 0.0)
+    return Cut(note, cut_at, conversation, ended, lost)
+
+
+def after_loss(run: Path, note: UnderWay, task: Task, error: ErrorInfo) -> Cut | None:
+    """Return the remains of an attempt that has lost its sandbox, to be replayed; None if there are not enough."""
+    if error.type not in SANDBOX_GONE or not note.sandbox:
+        return None
+    try:
+        cut = _read_cut(run, note, task, ())
+    except (OSError, ValueError):
+        return None
+    return None if cut.conversation is None else replace(cut, cut_at=time.time(), lost=error.message)
 
 
 # -- the container -------------------------------------------------------------------------------
@@ -123,6 +138,8 @@ def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...
 
 async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | str:
     """Return the sandbox of a trial that was cut, or why it is gone. Raises TrialError if that is unknown."""
+    if cut.lost:
+        return f"its container is gone ({one_line(cut.lost, 200)})"
     if machine.name != cut.note.machine:
         there = cut.note.machine or "the engine that its run used alone"
         return f"its container is on {there}, which is not used now or does not answer"

@@ -225,15 +225,16 @@ class Run:
         # A container that is gone costs the attempt that was to go on in it.
         retries = RetryBudget(1 + schedule.retries + (plan.cut is not None), schedule.retry_choice)
         while True:
-            result = await self._attempt(plan, retries)
-            if result is None or result.final:
+            made = await self._attempt(plan, retries)
+            if made is None or made[0].final:
                 return
+            result, left = made
             assert result.error is not None
             retries.limit += result.error.type == REWOUND
-            plan = replace(plan, attempt=result.attempt + 1, cut=None)
+            plan = replace(plan, attempt=result.attempt + 1, cut=left)
 
-    async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> TrialResult | None:
-        """Run one attempt; return None if the run is stopping."""
+    async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> tuple[TrialResult, Cut | None] | None:
+        """Run one attempt; return its result, and what the next one goes on with; None if the run is stopping."""
         self._events.emit(phase_event(plan, "queued"))
         queued = time.monotonic()
         try:
@@ -278,10 +279,12 @@ class Run:
         # Teardown needs no slot, but containers must not pile up if the engine removes them slower than it starts them.
         while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
-        return trial.result
+        return trial.result, controlled.left
 
     def _machine_of(self, cut: Cut, otherwise: RunMachine) -> RunMachine:
-        """Return the machine of a trial that was cut, if it is up: its container is there."""
+        """Return the machine of a trial that was cut, if its container may be there."""
+        if cut.lost:
+            return otherwise
         machines = run_machines_of(self._backend)
         return next((each for each in machines if each.name == cut.note.machine and each.is_up), otherwise)
 
@@ -329,7 +332,8 @@ class Run:
             store=self._store,
             events=self._events,
             is_last=lambda error: (
-                (retries.is_last(error) and controlled.rewind_to is None) or self._stop_policy.reason is not None
+                (retries.is_last(error, goes_on=controlled.left is not None) and controlled.rewind_to is None)
+                or self._stop_policy.reason is not None
             ),
             host=self._host,
             verify=self._plan.config.verify,

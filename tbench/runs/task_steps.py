@@ -70,7 +70,7 @@ class TrialPart:
 
     def __post_init__(self) -> None:
         self.log = StepLog(self.directory, lines=len(self.before.steps) if self.before else 0)
-        kept = self.before.checkpoints if self.before else 0
+        kept = self.before.lines if self.before else 0
         self.checkpoints = StepLog(self.directory, CHECKPOINTS_NAME, lines=kept)
 
     @classmethod

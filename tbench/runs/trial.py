@@ -24,7 +24,7 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
-from tbench.runs.going_on import why_anew
+from tbench.runs.going_on import SANDBOX_GONE, after_loss, why_anew
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
@@ -58,9 +58,6 @@ from tbench.verify.verifier import Verdict, VerifierFailed
 
 if TYPE_CHECKING:
     from harness.terminal import Terminal
-
-_SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
-"""Errors after which no sandbox is left to collect from."""
 
 
 class Trial:
@@ -142,6 +139,7 @@ class Trial:
                 await self._reach_verdict()
         except TrialError as error:
             self._fail(error)
+            self._note_loss()
             self._progress.evidence.update(error.files)
             self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
@@ -162,6 +160,13 @@ class Trial:
         self._progress.error = self._redact(error)
         if self._progress.parts:
             self._progress.parts[-1].error = self._progress.error
+
+    def _note_loss(self) -> None:
+        """Keep what another attempt needs to go on by replay, if this one has lost its sandbox."""
+        task, error = self._plan.task, self._progress.error
+        # An attempt that is lost before its own replay has ended is not noted.
+        if self._noted is not None and self._control.can_go_on and task is not None and error is not None:
+            self._control.left = after_loss(self._store.path, self._noted, task, error)
 
     def _redact(self, error: TrialError) -> ErrorInfo:
         # Before the message is shortened: half a secret is still a secret.
@@ -374,7 +379,7 @@ class Trial:
             async with self._control.agent_at_work(agent):
                 part.report = await self._work_within_disk(part.agent, workplace)
         except TrialError as error:
-            if hands_over(part.task) and error.type not in _SANDBOX_GONE:
+            if hands_over(part.task) and error.type not in SANDBOX_GONE:
                 await save_artifacts(part.task, self._sandbox, part.directory, self._verify_in.artifacts_mb)
             raise
         finally:
@@ -542,7 +547,7 @@ class Trial:
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
-        # Nothing is left to go on with: first, so that a process killed now leaves an ordinary leftover.
+        # First, so that a process killed now leaves an ordinary leftover.
         self._forget()
         self._events.emit(TrialVerdict(result=result))
 
@@ -570,14 +575,19 @@ class Trial:
             self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
 
     def _forget(self) -> None:
-        """Remove what only another process would need to go on with the trial."""
-        self._noted = None
-        self._unnote()
-        forget(self._store.path, self._plan.trial)
-        for part in self._progress.parts:
-            for name in (CHECKPOINTS_NAME, ENDED_NAME):
-                with contextlib.suppress(OSError):
-                    (part.directory / name).unlink()
+        """Remove what only another process would need to go on with the trial, unless another attempt goes on."""
+        own, goes_on = [part.directory for part in self._progress.parts], self._control.left is not None
+        if not goes_on:
+            self._noted = None
+            self._unnote()
+            forget(self._store.path, self._plan.trial)
+        directories = [] if goes_on else [*own]
+        if self._cut is not None and self._cut.note.attempt != self._plan.attempt:
+            replayed = self._attempt_directory(self._cut.note.attempt)
+            directories += [replayed / each.relative_to(self._directory) for each in own]
+        for path in (each / name for each in directories for name in (CHECKPOINTS_NAME, ENDED_NAME)):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _release(self) -> None:
         """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""
@@ -595,7 +605,10 @@ class Trial:
 
     @property
     def _directory(self) -> Path:
-        return self._store.trial_dir(self._plan.task_name, self._plan.seed, self._plan.attempt)
+        return self._attempt_directory(self._plan.attempt)
+
+    def _attempt_directory(self, attempt: int) -> Path:
+        return self._store.trial_dir(self._plan.task_name, self._plan.seed, attempt)
 
     def _is_final(self, error: ErrorInfo | None) -> bool:
         return error is None or not error.retryable or self._is_last(error)
@@ -638,7 +651,7 @@ class Trial:
     async def _remove(self) -> None:
         left, sandbox = self._sandboxes, self._sandbox
         self._sandbox = self._verifier = None
-        if sandbox is not None:
+        if sandbox is not None and self._control.left is None:
             forget(self._store.path, self._plan.trial)
         if left:
             # Shielded: a cancelled trial leaves no container behind, either.

@@ -30,6 +30,8 @@ class Cut:
     """The agent's conversation; None if it has none."""
     ended: tuple[EndedPart, ...] = ()
     """Steps of its task before the one in which it was cut."""
+    lost: str = ""
+    """Why its attempt ended without its sandbox; empty if it may still have one."""
 
     @property
     def phase_sec(self) -> float:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from harness.checkpoint import Checkpoint, CheckpointLine, Followed
+from harness.checkpoint import CheckpointLine, Saved
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import RUN_SCHEMA_VERSION, ForeignRunDocument, PlannedShard, RunDocument, read_document
 from tbench.config.limits_in_force import lacking_limits
@@ -239,7 +239,7 @@ def read_steps(trial_dir: Path) -> list[Step]:
     return steps
 
 
-def read_checkpoints(trial_dir: Path) -> list[Checkpoint | Followed]:
+def read_checkpoints(trial_dir: Path) -> list[Saved]:
     """Read the checkpoints of a trial whose process was killed; an incomplete last line is ignored. Raises OSError."""
     raw, problems = (trial_dir / CHECKPOINTS_NAME).read_bytes().rpartition(b"\n")[0], list[str]()
     found = [each.root for _, each in read_lines(trial_dir / CHECKPOINTS_NAME, raw, CheckpointLine, problems)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from harness.checkpoint import Checkpoint, Followed, checkpoint_line
+from harness.checkpoint import Saved, checkpoint_line
 from harness.trajectory import Step, Trajectory
 from tbench.config.document import RunDocument
 from tbench.events import Event, Note, TrialFinished
@@ -139,7 +139,7 @@ class StepLog:
         self._file: LineFile | None = None
         self._is_over = False
 
-    def append(self, step: Step | Checkpoint | Followed) -> None:
+    def append(self, step: Step | Saved) -> None:
         """Append a step or checkpoint. Never raises."""
         if self._is_over:
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,16 +13,19 @@ from harness.checkpoint import (
     Checkpoint,
     CheckpointLine,
     Conversation,
-    Followed,
     FollowedAgain,
     OfStep,
+    Saved,
+    Worked,
     checkpoint_line,
 )
 from harness.errors import ContextLimitReached
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.model import Sampling
 from harness.oversight import Decision, Draft, Query
+from harness.protocols.base import Keys
 from harness.protocols.keystrokes_json import KeystrokesJson
+from harness.terminal import Settled
 from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "duration": 0.1}]}'
@@ -45,7 +48,7 @@ class Recorded:
     """A conversation from its beginning to its end, with everything that was on disk meanwhile."""
 
     def __init__(self, limits: Limits, script: list[str], context_tokens: int | None) -> None:
-        self.checkpoints: list[Checkpoint | Followed] = []
+        self.checkpoints: list[Saved] = []
         self.steps: list[Step] = []
         self._limits, self._context = limits, context_tokens
         self.replies = [reply(text, prompt=1300 + 250 * n, completion=7) for n, text in enumerate(script)]
@@ -101,13 +104,37 @@ async def test_time_and_limits_go_on() -> None:
     whole = Recorded(Limits(timeout_sec=60), [LS, CLAIM, CLAIM], None)
     await whole.run()
     last = whole.checkpoints[3]
-    assert isinstance(last, Checkpoint)
-    spent = replace(last, counts=last.counts._replace(spent_sec=59.0))
-    before = Conversation.restore([*whole.checkpoints[:3], spent], whole.steps, cut_at=spent.at + 2)
-    assert before.spent_sec == pytest.approx(61)
-    model = ScriptedModel([None])
-    found = await agent(model, FakeTerminal([SCREEN] * 9), limits=Limits(timeout_sec=60), before=before).run("")
+    assert isinstance(last, Checkpoint) and last.pending is not None
+    worked = Worked(last.at + 100, spent_sec=61.0, waited_sec=30.0)
+    before = Conversation.restore([*whole.checkpoints[:4], worked], whole.steps)
+    assert (before.cut_at, before.lines) == (worked.worked_at, 5)
+    found = await agent(
+        ScriptedModel([None]), FakeTerminal([SCREEN] * 9), limits=Limits(timeout_sec=60), before=before
+    ).run("")
     assert found.outcome is Outcome.AGENT_TIMEOUT
+    assert found.waited_sec == pytest.approx(30, abs=2)
+    assert before.again.spent_sec < 1, "the reply is followed again"
+
+
+async def test_the_clock_is_on_disk_also_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(FakeTerminal):
+        async def send(self, keys: Keys) -> Settled:
+            await asyncio.sleep(60)
+            return await super().send(keys)
+
+    monkeypatch.setattr("harness.agent._CLOCK_SAVED_SEC", 0.1)
+    saved: list[Saved] = []
+    working = asyncio.create_task(
+        agent(ScriptedModel([LS]), Slow([SCREEN] * 9), on_checkpoint=saved.append).run("Do it.")
+    )
+    await asyncio.sleep(0.55)
+    *_, last = whole = Conversation.restore(saved, ()), saved[-1]
+    assert whole[0].clock is last and isinstance(last, Worked) and 0.3 < last.spent_sec < 1
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert saved[-1] is not last, "also at the end"
+    await asyncio.sleep(0.25)
+    assert len([each for each in saved if isinstance(each, Worked)]) <= 6
 
 
 class Replies:
@@ -159,7 +186,7 @@ LONG = [LS, LS, BAD, LS, LS, CUT, *[LS] * 12, CLAIM, CLAIM]
 async def test_a_compacted_conversation_is_the_same_when_its_replies_are_followed_again(policy: OnOverflow) -> None:
     limits = Limits(on_overflow=policy)
     script = [Reply(content=text, cut=text == CUT) for text in LONG]
-    saved: list[Checkpoint | Followed] = []
+    saved: list[Saved] = []
     steps: list[Step] = []
     whole = Counting(script)
 
@@ -193,7 +220,7 @@ def without_estimates(trajectory: Trajectory) -> Trajectory:
 async def test_steps_that_are_followed_again_cost_no_time() -> None:
     model = ScriptedModel([LS, CLAIM, CLAIM])
     again = FollowedAgain(steps=2, spent_sec=5.0)
-    saved: list[Checkpoint | Followed] = []
+    saved: list[Saved] = []
     steps: list[Step] = []
     terminal = FakeTerminal([SCREEN] * 9)
     await agent(model, terminal, again=again, on_checkpoint=saved.append, on_step_done=steps.append).run("Do it.")

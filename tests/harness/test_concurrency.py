@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from lost_cancellations import moments_lost
 
-from harness.concurrency import Turns, all_of, cancel, wait_until_ended
+from harness.concurrency import Repeated, Turns, all_of, cancel, wait_until_ended
 
 
 async def count_turns(turns: list[int]) -> None:
@@ -112,3 +113,23 @@ async def test_the_first_failure_ends_what_is_done_beside_it_and_no_cancellation
     assert begun[0].has_tidied
     assert await moments_lost(work) == []
     await all_of()
+
+
+async def test_a_call_is_repeated_during_a_block_and_made_once_more_if_it_is_cancelled() -> None:
+    calls: list[float] = []
+
+    async def work(sec: float) -> None:
+        with Repeated(lambda: calls.append(time.monotonic()), 0.1):
+            await asyncio.sleep(sec)
+
+    await work(0.05)
+    assert not calls
+    working = asyncio.create_task(work(60))
+    await asyncio.sleep(0.35)
+    before = len(calls)
+    assert 1 <= before <= 3
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert len(calls) == before + 1
+    await asyncio.sleep(0.2)
+    assert len(calls) == before + 1

@@ -115,6 +115,38 @@ def test_a_lost_container_is_replaced_and_the_replies_are_followed_again(cut: An
     assert run.model.requests <= STEPS + CLAIMS + 3
 
 
+def test_a_container_that_is_lost_while_its_run_lives_is_replaced_too(cut: Any, engine: Engine) -> None:
+    run = cut("--retries", "0")
+    process = run.start()
+    for number in (4, 9):
+        run.wait(asked(run, number))
+        (note,) = run.notes
+        engine.api.remove_container(note.sandbox, force=True)
+    printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, printed
+    *lost, last = run.results
+    assert [(each.final, each.error and each.error.type) for each in lost] == [(False, "sandbox_lost")] * 2
+    assert (last.reward, last.steps, last.attempt) == (1.0, STEPS + CLAIMS, 3), printed
+    assert [each.how for each in last.went_on] == ["replayed", "replayed"]
+    assert run.model.requests <= STEPS + CLAIMS + 2
+    assert not run.notes and not [*run.directory.rglob(CHECKPOINTS_NAME)]
+
+
+def test_a_replay_that_loses_its_container_too_is_not_repeated(cut: Any, engine: Engine) -> None:
+    run = cut()
+    process = run.start()
+    run.wait(asked(run, 8))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    run.wait(lambda: any(run.directory.glob("trials/**/attempt-2/steps.jsonl")))
+    (again,) = engine.api.containers(filters={"label": f"{LABEL_DIRECTORY}={run.directory}"})
+    engine.api.remove_container(again["Id"], force=True)
+    printed, _ = process.communicate(timeout=200)
+    last = run.results[-1]
+    assert (last.reward, last.attempt, last.went_on) == (1.0, 3, ()), printed
+    assert run.model.requests >= STEPS + CLAIMS + 7, "it began anew"
+
+
 class Counting(Model):
     """A model that counts its prompts, so that its context is full at the same moment each time."""
 
