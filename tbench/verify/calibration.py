@@ -91,7 +91,7 @@ class MeasuredTrial(Frozen):
 class Calibration(Frozen):
     """The calibrating trials of a task with one image on one architecture."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     task: str
     task_hash: str
     image: str

@@ -44,6 +44,7 @@ SYSTEM_ADDED = "system-added:"
 TESTS_ADDED = "tests-added:"
 """Prefix of a sign with files of the work that a pass needs, and that may be taken for the tests' own."""
 NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
+NEEDS_PROCESSES = "needs-processes: it passes only while processes that the agent left run beside the tests"
 _MAX_EVIDENCE = 50
 _VERIFIER_PATHS = ("/tests/", "/logs/verifier/")
 SECOND_RUN = "second-run: tests ran in this container before, with the agent's work, which may have changed it then"
@@ -78,10 +79,11 @@ class Judge:
         given = await self.sandbox.backend_facts() if isinstance(self.sandbox, Compares) else None
         inspect_since = given.began_at if given is not None else None
 
-        async def run(again: bool) -> Verdict:
-            return await verify(self.task, self.sandbox, again=again, inspect_since=inspect_since)
+        async def run(again: bool, *, is_still: bool = False) -> Verdict:
+            since = inspect_since
+            return await verify(self.task, self.sandbox, again=again, inspect_since=since, is_still=is_still)
 
-        own = await verify_twice(run, again=again)
+        own = await self._verify_beside_processes(run, again)
         if own.reward <= 0:
             return own
         if again or own.integrity.regrades:
@@ -101,6 +103,28 @@ class Judge:
         signs = sign_lines(sign for sign in inspection.signs if sign not in of_oracle)
         cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in sign_lines(of_oracle))
         return own.with_signs(*signs, *cleared).with_integrity(replaced=_first_replaced(inspection.seen))
+
+    async def _verify_beside_processes(self, run: Callable[..., Awaitable[Verdict]], again: bool) -> Verdict:
+        """Return the verdict of `run` in the agent's own container. Raises TrialError.
+
+        Processes that the agent left could act on the tests. So, if the oracle's work passes while its own are stopped,
+        they are stopped as well; a pass for which they have to run gets a sign.
+        """
+        if not self.oracle.is_own and self.oracle.needs_processes is not False:
+            return await verify_twice(run, again=again)
+        still: Verdict | VerifierFailed
+        try:
+            still = await verify_twice(partial(run, is_still=True), again=again)
+        except VerifierFailed as failure:
+            still = failure
+        if not still.facts.leftovers or (isinstance(still, Verdict) and is_solved(still.reward)):
+            if isinstance(still, VerifierFailed):
+                raise still
+            return still
+        moving = await verify_twice(run, again=True)
+        if moving.reward > 0:
+            moving = moving.with_signs(f"{CLEARED}{NEEDS_PROCESSES}" if self.oracle.is_own else NEEDS_PROCESSES)
+        return moving
 
     async def _try_fresh_container(self, _: bool) -> Verdict:
         """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""

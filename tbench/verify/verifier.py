@@ -58,6 +58,8 @@ class VerifierScript:
     uses_apt: bool = False
     log_folders: Sequence[str] = _LOG_FOLDERS
     """Folders of /logs that are copied out of the container."""
+    is_still: bool = False
+    """Whether processes that the agent left are stopped while the tests run as root."""
     inspect_since: float | None = None
     """Start of the container in seconds of its machine's clock, if a pass is to be inspected."""
 
@@ -88,6 +90,7 @@ class VerifierScript:
             "USES_APT": "1" if self.uses_apt else "",
             "BEGAN_AT": known.get("began_at", ""),
             "TICKS": known.get("ticks", ""),
+            "STILL": "1" if self.is_still else "",
             "LOOK": "",
         }
         if self.inspect_since is not None:
@@ -227,14 +230,18 @@ async def verify(
     image_tests: ImageTests | None = None,
     log_folders: Sequence[str] = _LOG_FOLDERS,
     inspect_since: float | None = None,
+    is_still: bool = False,
 ) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, and read the reward. Raises TrialError.
 
     `again`: a verifier ran in the sandbox before; damage that prevents tests from running is repaired first.
     `image_tests`: the tests in the image; none are staged then. `log_folders`: folders of /logs to keep.
     After a pass, changes in the container since `inspect_since` (seconds of its machine's clock) are listed.
+    `is_still`: processes that the agent left stand still while tests run as root.
     """
-    return await _VerifierRun(task, sandbox, image_tests, tuple(log_folders), inspect_since).verify(again=again)
+    return await _VerifierRun(task, sandbox, image_tests, tuple(log_folders), inspect_since, is_still).verify(
+        again=again
+    )
 
 
 async def verify_twice(run: Callable[[bool], Awaitable[Verdict]], *, again: bool = False) -> Verdict:
@@ -280,6 +287,7 @@ class _VerifierRun:
     image_tests: ImageTests | None
     log_folders: tuple[str, ...]
     inspect_since: float | None
+    is_still: bool
 
     @property
     def _test_script(self) -> bytes:
@@ -437,6 +445,7 @@ class _VerifierRun:
             uses_apt=b"apt" in test_script or b"dpkg" in test_script,
             log_folders=self.log_folders,
             inspect_since=self.inspect_since,
+            is_still=self.is_still,
         )
 
 

@@ -20,10 +20,11 @@ brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and n
 kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, one per line
 began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: start of test.sh in seconds, if it ran
 began_ticks=$TBENCH_VERIFIER_TICKS   # collect: start of test.sh in ticks of the machine's clock, if it ran
+still=$TBENCH_VERIFIER_STILL         # not empty: all processes that the agent left stand still while the tests run
 look=$TBENCH_VERIFIER_LOOK           # collect: argument of look() (look.sh) if the reward is not 0; empty: none
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
-    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_LOOK
+    TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_STILL TBENCH_VERIFIER_LOOK
 
 busybox=/opt/tbench/bin/busybox
 limit=/opt/tbench/bin/limit
@@ -435,6 +436,7 @@ case "$part" in
             exit 0
         fi
         stop_others
+        [ -z "$still" ] || stopped=$(cd /proc && echo [0-9]*)
         run " $terminal $stopped "
         ;;
     # If the tests run as another user, root prepares.

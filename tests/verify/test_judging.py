@@ -193,7 +193,8 @@ async def test_a_pass_in_the_agents_container_is_inspected_with_the_facts_of_its
     own = Verdict(reward, {"a": b""}, Integrity(tamper=("failed-tests: x",), remarks=("r",)), FACTS, {}, b"printed")
     found = await here.judged("own", own)
     assert here.done == ["own verified", "inspected"]
-    assert here.options == {"inspect_since": GIVEN.began_at, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
+    options = {"inspect_since": GIVEN.began_at, "is_still": False}
+    assert here.options == {**options, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
     assert (found.reward, found.files, found.integrity.remarks) == (reward, own.files, ("r",))
     assert kinds_of(found) == ["failed-tests", "python-startup", "unread"]
     assert list(found.integrity.replaced) == ["/usr/bin/jq"]
@@ -208,13 +209,41 @@ async def test_a_failure_in_the_agents_container_is_returned_without_an_inspecti
     assert here.done == ["own verified"]
 
 
+LEFT = dataclasses.replace(FACTS, leftovers=1)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "still", "left", "runs", "kinds"),
+    [
+        (OracleSystem(), None, LEFT, 1, []),
+        (OracleSystem(needs_processes=True), None, LEFT, 1, []),
+        (OracleSystem(needs_processes=False), 1.0, LEFT, 1, []),
+        (OracleSystem(needs_processes=False), 0.0, LEFT, 2, ["needs-processes"]),
+        (OracleSystem(needs_processes=False), failed("verifier_timeout"), LEFT, 2, ["needs-processes"]),
+        (OracleSystem(is_own=True), 0.5, LEFT, 2, ["cleared"]),
+        (OracleSystem(is_own=True), 0.5, FACTS, 1, []),
+    ],
+)
+async def test_processes_that_the_agent_left_run_beside_the_tests_only_if_a_pass_needs_them(
+    scene: SceneOf, oracle: OracleSystem, still: float | VerifierFailed | None, left: Facts, runs: int, kinds: list[str]
+) -> None:
+    here = scene(oracle=oracle)
+    first = dataclasses.replace(verdict(still), facts=left) if isinstance(still, float) else still
+    if isinstance(first, VerifierFailed):
+        first = VerifierFailed(first.type, str(first), {}, first.integrity, left)
+    moving = [verdict(1.0)] if first is None or runs == 2 else []
+    found = await here.judged("own", *([] if first is None else [first]), *moving)
+    assert here.done[:runs] == ["own verified", "own verified again"][:runs] and kinds_of(found) == kinds
+    assert here.options["is_still"] is not bool(moving) and found.reward == (1.0 if moving else still)
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_container_that_cannot_be_compared_is_not_inspected(scene: SceneOf, again: bool) -> None:
     here, own = scene(kind=NotComparable, signs=(HOOK,), again=again), verdict(1.0)
     found = await here.judged("own", own)
     assert (found.reward, kinds_of(found)) == (1.0, ["second-run"] if again else [])
     assert here.done == ["own verified again" if again else "own verified"]
-    assert here.options == {"inspect_since": None}
+    assert here.options == {"inspect_since": None, "is_still": False}
 
 
 async def test_an_inspection_that_the_agent_may_have_made_fail_is_an_error(scene: SceneOf) -> None:

@@ -335,6 +335,8 @@ class OracleSystem:
     needs_servers: bool | None = None
     """Whether the oracle's work passes in a fresh container only if that reaches servers of the agent's; None if
     unknown."""
+    needs_processes: bool | None = None
+    """Whether the oracle's work passes in its own container only if the processes that it left run; None if unknown."""
     of_control: Mapping[str, bool] = field(default_factory=dict)
     """Whether the oracle's work passes each test of those, if that is the same every time."""
 
