@@ -303,6 +303,7 @@ prepare() {
     [ -z "$again" ] || mend
     # A process that waits for the tests exists before they are staged.
     count_left
+    [ -z "$still" ] || stop_others
     # shellcheck disable=SC3028 # busybox has it
     note staged_at "$EPOCHREALTIME"
     stage_tests
