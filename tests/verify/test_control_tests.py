@@ -273,6 +273,9 @@ def test_each_kind_is_yielded_once_and_the_failing_test_last(task_of: Callable[.
     task = task_of(SCRIPT, test_outputs__py="x = f() == 2\nassert f() == 3", expected__txt="x")
     kinds = [kind for kind, _ in control_tests(task)]
     assert kinds == ["some", "asserted", "compared", "script", "data", "failing"]
+
+
+def test_values_are_sealed_first_where_functions_assert_them(task_of: Callable[..., Task]) -> None:
     inside = task_of(test_outputs__py="def test_x():\n    assert f() == 3\n")
     assert [kind for kind, _ in control_tests(inside)] == ["sealed", "some", "asserted", "failing"]
 
