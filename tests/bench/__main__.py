@@ -72,6 +72,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "replay_client": replay.client_speed,
 }
 WITHOUT_ENGINE = {
+    "long_trial",
     "simulated",
     "simulated1000",
     "gateway",

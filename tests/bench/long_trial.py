@@ -1,22 +1,21 @@
 """A trial of 2,000 steps that print 200 MB in all: memory of the runner, its files, and its page in a browser.
 
-Runs itself in a fresh process, whose memory is read at its end.
+The terminal is the tests' fake. The trial runs in a fresh process, whose memory is read at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 from browsing import a_tab, executable, running_browser
 from endpoint import Endpoint
+from fake_tmux import Answer, FakeTmux
 from figures import Figures
 from memory import resident_mb
 from pages import megabytes, seconds
@@ -31,49 +30,40 @@ from reports.page_paths import trial_page
 from reports.site.writer import write_site
 from tbench.agents.model_agent import ModelAgent
 from tbench.events import Events
-from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.sources import TaskSet
 
 STEPS = 2000
-LINES = 2_000
-"""Lines of 50 characters that each step prints: 0.1 MB."""
-COMMAND = f"yes 'forty-nine characters of a line that says little' | head -n {LINES}"
+OUTPUT = "forty-nine characters of a line that says little.\n" * 2000
+"""What each step prints: 0.1 MB."""
+REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}'
 CONTEXT_TOKENS = 131_072
 
 
 async def run_trial(directory: Path, steps: int) -> float:
     """Run the trial below `directory`; returns the megabytes that this process has grown by at most."""
-    engine = Engine.connect(4)
-    typed = {"keystrokes": f"{COMMAND}\n", "duration": 30.0}
-    reply = json.dumps({"analysis": "a", "plan": "p", "commands": [typed]})
-    try:
-        place = await Place.prepare(engine, make_task(directory / "long-task"))
-        with Endpoint(reply, 0.0) as base_url:
-            chat = ChatModel(base_url, None, Sampling(), api_key=None)
+    task, protocol = make_task(directory / "long-task", timeout_sec=100_000), load_protocol("keystrokes-json")
+    limits = Limits(steps=steps, context_tokens=CONTEXT_TOKENS, on_overflow="drop-oldest-outputs")
+    plan = a_plan("long", agent="keystrokes-json")
+    with Endpoint(REPLY, 0.0) as base_url:
+        async with ChatModel(base_url, None, Sampling(), api_key=None) as chat:
             await chat.connect()
-            limits = Limits(steps=steps, context_tokens=CONTEXT_TOKENS, on_overflow="drop-oldest-outputs")
-            before = resident_mb()
-            plan = a_plan("long", agent="keystrokes-json", verify="shared", agent_timeout_multiplier=100)
+            before_mb = resident_mb()
             outcome = await execute_run(
                 plan,
-                TaskSet((place.task,), {}),
+                TaskSet((task,), {}),
                 directory / "runs" / "long",
-                lambda: ModelAgent(chat, load_protocol("keystrokes-json"), limits),
-                Events(lambda _: None),
-                backend=partial(DockerBackend, engine)(sandbox_settings(plan)),
+                lambda: ModelAgent(chat, protocol, limits),
+                Events(),
+                backend=FakeBackend(lambda _: FakeSandbox(connect=FakeTmux(lambda _: Answer(OUTPUT)).connect)),
             )
-            await chat.close()
-    finally:
-        engine.close()
     (result,) = outcome.results
-    assert result.steps == steps and result.error is None, result
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    assert (result.steps, result.error) == (steps, None), result
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb
 
 
-async def of_one(place: Place, figures: Figures, scratch: Path) -> None:
+async def of_one(place: Place | None, figures: Figures, scratch: Path) -> None:
     """The trial, its files and its page."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     argv = [sys.executable, __file__, str(scratch), str(STEPS)]

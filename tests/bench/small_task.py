@@ -31,11 +31,11 @@ from tbench.tasks.task import Task
 SEPARATE = 'artifacts = ["/app/done"]\n[verifier]\nenvironment_mode = "separate"\n'
 
 
-def make_task(directory: Path, memory_mb: int = 512, toml: str = "") -> Task:
+def make_task(directory: Path, memory_mb: int = 512, toml: str = "", timeout_sec: int = 600) -> Task:
     """The smallest task there can be: what is left is the runner's own cost."""
     for name in ("environment", "solution", "tests"):
         (directory / name).mkdir(parents=True)
-    limits = f"[environment]\ncpus = 1\nmemory_mb = {memory_mb}\n[agent]\ntimeout_sec = 600\n"
+    limits = f"[environment]\ncpus = 1\nmemory_mb = {memory_mb}\n[agent]\ntimeout_sec = {timeout_sec}\n"
     (directory / "task.toml").write_text(toml + limits)
     (directory / "instruction.md").write_text("Create /app/done: this is the benchmark of the runner itself.\n")
     (directory / "environment/Dockerfile").write_text("FROM debian:bookworm-slim\nWORKDIR /app\n")
