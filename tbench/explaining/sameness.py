@@ -264,7 +264,8 @@ def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
 
 
 def _thinks(step: Step) -> bool:
-    return bool(step.reply.reasoning) or ("<think" in step.reply.content and bool(_texts(step)))
+    # Templates that begin the thought in the prompt leave only its end in the reply.
+    return bool(step.reply.reasoning) or ("think>" in step.reply.content and bool(_texts(step)))
 
 
 def _texts(step: Step) -> str:

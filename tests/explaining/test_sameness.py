@@ -120,6 +120,12 @@ def test_a_prompt_that_grew_by_less_than_the_reply_lacks_thinking() -> None:
     assert "grew by 300 tokens after a reply of 400" in dropped.words
 
 
+def test_thinking_that_began_in_the_prompt_is_seen_by_its_end() -> None:
+    steps = [Step(index=1, reply=Reply(content='The task is easy.\n</think>\n\n{"analysis": ""}'))]
+    assert see_thinking(steps).thinking == 1
+    assert see_thinking([Step(index=1, reply=Reply(content='{"analysis": "</div>"}'))]).thinking == 0
+
+
 def test_a_shortened_history_or_uncounted_replies_prove_nothing() -> None:
     compacted = thinking_steps(1000, 1100)
     compacted[1] = compacted[1].model_copy(update={"warnings": ("context_compacted: shortened",)})
