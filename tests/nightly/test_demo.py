@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import click
 import pytest
 
+from tbench import exit_codes
 from tbench.cli import app
 from tbench.nightly.demo import SCENARIOS, night_names, prepare, set_checkpoint
 
@@ -52,3 +56,23 @@ def test_the_command_knows_every_scenario_and_the_server_its_options() -> None:
     known = {name for each in endpoint.params for name in each.opts}
     given = {word for each in SCENARIOS.values() for some in each.options for word in some if word.startswith("--")}
     assert given <= known
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_scenario_ends_with_its_alarm_and_its_cause_named_first(tools_volume: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tbench", "nightly", "--demo", str(tmp_path), "--scenario", "context", "--nights", "8"],
+        capture_output=True, text=True, timeout=1800, check=False,
+    )  # fmt: skip
+    assert done.returncode == exit_codes.ALARM, done.stderr[-2000:]
+    record = json.loads((tmp_path / "nightly" / "nights" / "night-08" / "night.json").read_text())
+    (gate,) = record["gates"].values()
+    named = [part for part in gate["explained"]["parts"] if part["named"]]
+    assert (named[0]["cause"], named[0]["because"]) == (
+        "context_full", ["server.max_model_len: 2,560 → 1,280 tokens"]
+    )  # fmt: skip
+    # The night's server has ended: the command asks where the next line starts it again, which is what it says.
+    assert "--base-url http://127.0.0.1:8000/v1" in gate["explained"]["command"]
+    assert "--port 8000" in gate["explained"]["server"] and "--context-tokens 1280" in gate["explained"]["server"]
+    assert done.stdout.index(gate["explained"]["sentence"]) < done.stdout.index(gate["explained"]["server"])

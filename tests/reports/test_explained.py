@@ -13,8 +13,11 @@ from reports.explained import explain_pair, explain_run
 from reports.report import write_report
 from reports.site import night
 from reports.site.content import NightlySeries
+from tbench.explaining.confirmations import store_confirmation
+from tbench.explaining.explanation import Confirmation
 from tbench.nightly.explained import explained_night
 from tbench.storage.read_run import read_run
+from tbench.storage.run_files import CONFIRMED_NAME
 from tbench.text import visible_line
 
 
@@ -29,6 +32,20 @@ def test_the_page_of_a_run_says_where_points_were_lost(nights: Path, tmp_path: P
     page = ReadPage(write_report(nights / "night-08", tmp_path / "page.html").read_text())
     assert "Where points were lost" in page.words
     assert "context full" in page.words and "limits.on_overflow=drop-oldest-outputs" in page.words
+
+
+def test_a_confirmed_cause_is_shown_below_both_tables(nights: Path, tmp_path: Path) -> None:
+    known = Confirmation(
+        cause="context_full", when="W answers", of=9, trials=4, forks=4, passed=3, low=0.3, high=0.95, directory="d"
+    )
+    store_confirmation(nights / "night-08", known)
+    said = "context full: of 4 such trials 3 pass (1 to 4) when W answers"
+    assert said in ReadPage(write_report(nights / "night-08", tmp_path / "page.html").read_text()).words
+    with a_site(nights) as site:
+        runs = {run.row.name: run for run in site.runs}
+        page = ReadPage(comparison.render(site, runs["night-07"], runs["night-08"]))
+    (nights / "night-08" / CONFIRMED_NAME).unlink()
+    assert said in page.words
 
 
 def test_the_page_of_two_runs_says_why_they_differ(nights: Path) -> None:
@@ -46,6 +63,7 @@ def test_the_page_of_a_night_shows_what_the_night_recorded(nights: Path) -> None
     recorded = {
         "sentence": sentence,
         "parts": [{**part, "named": True, "because": ["x: 1 → 2"], "together_with": ["y"]}],
+        "server": "start it again: vllm serve",
     }
     lane = NightlySeries("lane", {path: path.name for path in paths}, explained={paths[-1]: recorded})
     with a_site(nights, [lane]) as site:
@@ -53,6 +71,7 @@ def test_the_page_of_a_night_shows_what_the_night_recorded(nights: Path) -> None
         other = night.render(site, "night-07", site.nights["night-07"])
     page = ReadPage(html)
     assert visible_line(sentence) in page.words and "<b>night-07</b>" not in html
+    assert "start it again: vllm serve" in page.words
     assert "context full x: 1 → 2 −12.0 −20.0 to −4.0 yes p 1e-05 server or y" in page.words
     assert "Why" not in ReadPage(other).words
 
