@@ -37,6 +37,7 @@ class Conversations:
 
     def __init__(self) -> None:
         self._all: list[_Known] = []
+        self._last: _Known | None = None
 
     def find(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
         """Return the number of the last reply of the conversation that a request extends; None for a new one."""
@@ -58,6 +59,12 @@ class Conversations:
             found.messages = (*found.messages, *messages[size:])
             found.answer, found.tools = answer, tools
         found.replies.append(number)
+        self._last = found
+
+    def amend(self, answer: Message) -> None:
+        """Replace the last answer."""
+        assert self._last is not None
+        self._last.answer = answer
 
     def _extended_by(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> _Known | None:
         searched = reversed(self._all[-_SEARCHED:])

@@ -17,13 +17,13 @@ from harness.clock import Clock
 from harness.conversations import Conversations
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
 from harness.limits import Limits
-from harness.model import Model, Sampling, Seeds
+from harness.model import Model, Sampling, Seeds, SupportsTemperature
 from harness.model_text import special_tokens, without_lone_surrogates
-from harness.oversight import Approval, Approver, Oversight
+from harness.oversight import Approval, Declined, Oversight, Query, Supervisor
 from harness.protocols.base import Command, CommandResult, Keys, Parsed, ScreenView, View
 from harness.protocols.reply_text import render_view
 from harness.terminal import Settled
-from harness.trajectory import Intervention, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 Result = TypeVar("Result", View, ScreenView, Settled)
 
@@ -115,8 +115,8 @@ class CustomRun:
     while a reply is pending belong to the step of that reply.
 
     With `acts_unseen`, the agent acts by a program of its own, which is all that it does in the terminal: actions are
-    the replies' tool calls then, and observations what the next query says about them. With `approval`, the agent never
-    gets a reply with a call that no rule allows: the model is told so, and asked again.
+    the replies' tool calls then, and observations what the next query says about them. The agent gets no
+    reply that `oversight` or `approval` refuses: the model is asked again.
     """
 
     def __init__(
@@ -138,9 +138,7 @@ class CustomRun:
         self._agent = agent
         self._name = name
         self._acts_unseen = acts_unseen
-        self._oversight = oversight
-        self._approver = None if approval is None else Approver(approval)
-        self._interventions: list[Intervention] = []
+        self._supervisor = Supervisor(oversight, approval)
         self._replied_at: dict[int, float] = {}
         """Times of the replies whose results are not known yet, by step."""
         self._conversations = Conversations()
@@ -196,7 +194,7 @@ class CustomRun:
         return Trajectory(
             protocol=self._name,
             messages=self._conversations.messages if self._acts_unseen else self._messages,
-            interventions=tuple(self._interventions),
+            interventions=tuple(self._supervisor.interventions),
             branches=self._conversations.branches,
             tools=self._conversations.tools,
             inherited=len(self._earlier) + 1 if self._earlier else 0,
@@ -230,37 +228,54 @@ class CustomRun:
         async with self._one_at_a_time:
             asked = tuple(messages)
             while True:
-                reply = await self._query_alone(asked, max_tokens, tools)
-                if self._approver is None or not (answers := self._refuse(self._approver, reply)):
+                asked, reply = await self._query_alone(asked, max_tokens, tools)
+                if not self._acts_unseen:
                     return reply
-                asked = (*asked, _said(reply), *answers)
+                decided = await self._review(reply, asked, max_tokens, tools)
+                if isinstance(decided, Reply):
+                    return decided
+                asked = (*asked, _said(reply), *decided)
 
-    def _refuse(self, approver: Approver, reply: Reply) -> Sequence[Message]:
-        """Return the answers to the calls of a reply that no rule allows; empty if the agent may have it."""
-        if reply.cut or not reply.tool_calls:
-            return ()
-        parsed = Parsed(tuple(Command(_call_text(call)) for call in reply.tool_calls))
-        step = self._steps[-1]
-        if not (refused := approver.find_refused(parsed)):
-            text = f"by rule: {' and '.join(approver.rules_for(parsed))}"
-            self._interventions.append(Intervention(step=step.index, kind="approved", text=text))
-            return ()
-        why = approver.approval.refusal_text(refused)
-        self._interventions.append(Intervention(step=step.index, kind="refused", text=why))
-        self._steps[-1] = step.model_copy(update={"actions": ()})
-        return [Message(role="tool", content=why, tool_call_id=call.id) for call in reply.tool_calls]
+    async def _review(
+        self, reply: Reply, asked: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]
+    ) -> Reply | Sequence[Message]:
+        """Return the reply that an agent that acts unseen gets, or what the model is told about a refusal."""
+        model, clock, step = self._model, self._clock, self._steps[-1]
+        assert model is not None and clock is not None
+
+        async def sample(seed: int | None, temperature: float | None) -> Reply:
+            drawing: Model = model
+            if temperature is not None and isinstance(model, SupportsTemperature):
+                drawing = model.at_temperature(temperature)
+            drawn = await drawing.query(asked, seed=seed, max_tokens=max_tokens, tools=tools)
+            self._usage += drawn.usage
+            return drawn
+
+        decided = await self._supervisor.review(step.index, reply, _parse(reply), sample, _parse, clock)
+        if isinstance(decided, Declined):
+            self._steps[-1] = step.model_copy(update={"actions": ()})
+            calls = reply.tool_calls
+            answers = [Message(role="tool", content=decided.why, tool_call_id=call.id) for call in calls]
+            return answers or [Message(role="user", content=decided.why)]
+        if decided is not reply:
+            self._steps[-1] = step.model_copy(update={"reply": decided, "actions": _actions(decided)})
+            self._conversations.amend(_said(decided))
+        return decided
 
     async def _query_alone(
         self, messages: tuple[Message, ...], max_tokens: int, tools: Sequence[Mapping[str, Any]]
-    ) -> Reply:
+    ) -> tuple[tuple[Message, ...], Reply]:
+        """Return the messages as sent, with those of people, and the reply."""
         model, clock = self._model, self._clock
         assert model is not None and clock is not None
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
-            return await self._end(Outcome.STEP_LIMIT)
-        if self._oversight is not None:
-            with clock.stopped():
-                await self._oversight.hold()
+            return messages, await self._end(Outcome.STEP_LIMIT)
+        if self._acts_unseen:
+            for each in await self._supervisor.before_query(index, clock):
+                text = each if isinstance(each, str) else each.text
+                self._supervisor.note_message(index, each, text)
+                messages = (*messages, Message(role="user", content=text))
         self._note_unseen(messages, tools)
         # An agent that acts unseen may ask for something else before it says what has come of the last reply.
         self._end_steps(1 if self._acts_unseen else 0)
@@ -270,32 +285,29 @@ class CustomRun:
         started = time.monotonic()
         self._has_queried = True
         try:
-            reply = await clock.ask(
-                lambda: model.query(messages, seed=self._seeds.for_step(index), max_tokens=max_tokens, tools=tools),
-                model.patience_sec,
-            )
+            query = Query(model, messages, self._seeds.for_step(index), max_tokens, tools)
+            asks = self._supervisor.reply if self._acts_unseen else Query.ask
+            reply = await clock.ask(lambda: asks(query), model.patience_sec)
         except EndpointError as error:
-            return await self._end(error)
+            return messages, await self._end(error)
         except ContextLimitReached as refusal:
             self._refusal = refusal
             raise
-        # Calls in a cut reply are not passed on to a program.
-        calls = () if self._acts_unseen and reply.cut else reply.tool_calls
-        answer = _said(reply).model_copy(update={"tool_calls": calls})
+        answer = _said(reply)
         self._messages = (*messages, answer)
         if self._acts_unseen:
             self._conversations.add(messages, tools, answer, index)
         self._usage += reply.usage
         step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
         if self._acts_unseen:
-            step = step.model_copy(update={"actions": tuple(map(_call_text, calls))})
+            step = step.model_copy(update={"actions": _actions(reply)})
             self._replied_at[index] = time.monotonic()
         early_calls, self._early_calls = self._early_calls, []
         self._steps.append(reduce(lambda so_far, call: call.add_to(so_far), early_calls, step))
         limit = self._limits.completion_tokens
         if limit is not None and self._usage.completion_tokens >= limit:
-            return await self._end(Outcome.TOKEN_LIMIT)
-        return reply
+            return messages, await self._end(Outcome.TOKEN_LIMIT)
+        return messages, reply
 
     async def _end(self, why: Outcome | EndpointError) -> Reply:
         """End the trial without returning to the agent."""
@@ -381,7 +393,18 @@ class _RecordedTerminal:
 
 
 def _said(reply: Reply) -> Message:
-    return Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
+    # Calls in a cut reply are not passed on to a program.
+    calls = () if reply.cut else reply.tool_calls
+    return Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=calls)
+
+
+def _actions(reply: Reply) -> tuple[str, ...]:
+    """Return what the calls of a reply do; nothing if it was cut."""
+    return tuple(map(_call_text, _said(reply).tool_calls))
+
+
+def _parse(reply: Reply) -> Parsed:
+    return Parsed(tuple(map(Command, _actions(reply))))
 
 
 def _call_text(call: ToolCall) -> str:

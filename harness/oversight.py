@@ -86,9 +86,6 @@ class TerminalHandback:
 class Oversight(Protocol):
     """Observer of one agent, who may hold it, send it messages and decide on its replies."""
 
-    async def hold(self) -> None:
-        """Return when an agent with a loop of its own may query the model."""
-
     async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
         """Return when the model may be queried for this step; the messages returned are added to its observation.
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,8 @@ class PackagedAgent:
     async def work(self, place: Workplace) -> AgentReport:
         if place.earlier is not None:
             raise TrialError("task_unsupported", NO_SESSION.format(agent=self.name))
-        make = partial(_Work, self._recipe, self._model_name, place)
+        bugs: list[Exception] = []
+        make = partial(_Work, self._recipe, self._model_name, place, bugs.append)
         self._inner = UserAgent(
             make, self._model, self._limits, name=self.name, acts_unseen=True, approval=self._approval
         )
@@ -66,6 +67,8 @@ class PackagedAgent:
             # The verifier keeps the agent's files; without a verdict they are needed most.
             with contextlib.suppress(TrialError, OSError):
                 await _keep_files(place)
+            if bugs:
+                raise bugs[0] from None
             raise
 
     def partial(self) -> Trajectory | None:
@@ -75,8 +78,8 @@ class PackagedAgent:
 class _Work:
     """The work on one trial: serves the endpoint, and runs the command until it ends."""
 
-    def __init__(self, recipe: Recipe, model_name: str, place: Workplace) -> None:
-        self._recipe, self._model_name, self._place = recipe, model_name, place
+    def __init__(self, recipe: Recipe, model_name: str, place: Workplace, on_bug: Callable[[Exception], None]) -> None:
+        self._recipe, self._model_name, self._place, self._on_bug = recipe, model_name, place, on_bug
 
     async def run(self, assignment: Assignment) -> Outcome | None:
         assert assignment.model is not None
@@ -108,6 +111,8 @@ class _Work:
         finally:
             await gateway.close()
             _note_left_out(self._place, gateway.left_out)
+            if gateway.failure is not None:
+                self._on_bug(gateway.failure)
         return self._outcome(view, gateway)
 
     def _outcome(self, view: object, gateway: Gateway) -> Outcome:

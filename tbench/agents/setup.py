@@ -226,8 +226,6 @@ def _packaged_agent(setup: AgentSetup) -> AgentSetup:
     if not setup.model.servers:
         raise UsageError(f"{NO_ENDPOINT} (or give --agent oracle)")
     approval = _read_approval(setup.agent.approve)
-    if approval is not None and approval.asks:
-        raise UsageError(f"--approve ask: --agent {name} cannot wait for a person; give --approve allowlist=FILE")
     _refuse_loop_settings(setup, but="agent.approve")
     if setup.model.template != "server":
         raise UsageError(f"--agent {name}: calls tools, which needs --render server")

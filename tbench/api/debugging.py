@@ -91,11 +91,6 @@ async def prepare_run(
 
     events.subscribe(on_event)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
-    if setup.recipe is not None:
-        raise UsageError(
-            f"--agent {config.agent.name}: its state is in its own process, so none of its trials can be debugged or "
-            "forked; tbench attach shows its terminal"
-        )
     if asks_model or not setup.may_use_model:
         chat, served = await connect_if_used(setup, say)
     else:

@@ -76,6 +76,8 @@ class Gateway:
         self.reason_to_give_up: Outcome | None = None
         """Outcome of an agent that gives up now, if the model is the reason: the context is full, or its last reply was
         cut, so that nothing in it could be followed."""
+        self.failure: Exception | None = None
+        """First exception that is no answer to an agent: a bug."""
         self.serve = web.Server(self._handle, access_log=None)
 
     async def close(self) -> None:
@@ -96,6 +98,11 @@ class Gateway:
             words = str(error)
         except Refused as error:
             kind, words = error.kind, str(error)
+        except ConnectionError:
+            raise  # the agent has hung up
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
         return web.json_response(dialect.refusal(kind, words), status=STATUS[kind])
 
     async def _answer(self, request: web.BaseRequest, path: str, dialect: Dialect) -> web.StreamResponse:

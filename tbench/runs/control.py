@@ -146,7 +146,7 @@ class TrialControl:
     is_new: bool = True
     """Whether the current step is new, not a replayed one."""
     is_pausable: bool = False
-    """Whether the agent can be paused between two steps. Users' own agents can be held only before a query."""
+    """Whether the agent can be paused. Users' own agents cannot: they do not ask before a query."""
     is_idle: bool = False
     """Whether the agent is waiting and does nothing at its terminal."""
     agent: ActiveAgent | None = None
@@ -194,9 +194,12 @@ class TrialControl:
             self.gate.close()
         if earlier is None and self.debugger is not None:
             await self.debugger.after_step(step - 1)
-        if self._is_held:
+        while self._is_held:
             with self.idling():
-                await self.hold()
+                await self.run_gate.wait()
+                await self.gate.wait()
+                if self.debugger is not None:
+                    await self.debugger.takeover.wait()
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
             if self.differs and self.rewind_point is not None and self.rewind_point.is_exact:
@@ -205,14 +208,6 @@ class TrialControl:
         messages, self.messages = self.messages, []
         now.messages = tuple(each for each in messages if isinstance(each, str))
         return messages
-
-    async def hold(self) -> None:
-        """Return as soon as no gate is closed."""
-        while self._is_held:
-            await self.run_gate.wait()
-            await self.gate.wait()
-            if self.debugger is not None:
-                await self.debugger.takeover.wait()
 
     @property
     def _is_held(self) -> bool:

@@ -201,7 +201,7 @@ def test_the_manifest_is_json_for_people(cache: Path) -> None:
     assert json.loads((folder / "package.json").read_text())["name"] == "shell-agent"
 
 
-def test_rules_may_allow_an_agents_commands_but_nobody_is_asked(tmp_path: Path) -> None:
+def test_rules_may_allow_an_agents_commands_and_people_too(tmp_path: Path) -> None:
     recipe, rules = tmp_path / "shell.toml", tmp_path / "rules.txt"
     write_recipe(recipe, ": {instruction}")
     rules.write_text("ls\n")
@@ -213,6 +213,4 @@ def test_rules_may_allow_an_agents_commands_but_nobody_is_asked(tmp_path: Path) 
     made = setup(f"allowlist={rules}")
     assert made.approval is not None and not made.approval.asks
     assert made.resolve_names().approval == made.approval.fingerprint
-    for approve in ("ask", f"ask,allowlist={rules}"):
-        with pytest.raises(UsageError, match="cannot wait for a person; give --approve allowlist=FILE"):
-            setup(approve)
+    assert (asking := setup("ask").approval) is not None and asking.asks

@@ -23,7 +23,7 @@ from harness.errors import (
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import Limits
 from harness.model import Sampling, Seeds
-from harness.oversight import Approval, Oversight, Rule
+from harness.oversight import Approval, Decision, Draft, Oversight, Query, Rule, TerminalHandback
 from harness.protocols.base import CommandResult, Keys
 from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
@@ -174,19 +174,29 @@ async def test_an_agent_that_acts_unseen_never_gets_a_reply_with_a_call_that_no_
     assert "rm {}" in second[2].content == trajectory.steps[0].observation.partition("\n\n")[0]
 
 
-async def test_an_agent_is_held_before_its_next_query_and_its_time_stands_still() -> None:
+async def test_an_agent_that_acts_unseen_is_held_before_its_next_query_and_its_time_stands_still() -> None:
     held = asyncio.Event()
 
     class Gate(Oversight):
-        async def hold(self) -> None:
+        async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
             held.set()
             await asyncio.sleep(1.0)
+            return ["Hurry."]
+
+        async def reply(self, query: Query) -> Reply:
+            return await query.ask()
+
+        async def review(self, draft: Draft) -> Decision:
+            return draft.reply
 
     async def work(job: Assignment) -> None:
         assert job.model is not None
         await job.model.query(ASK)
 
-    trajectory = await run(work, ScriptedModel([Reply(content="a")]), timeout_sec=0.5, oversight=Gate())
+    model = ScriptedModel([Reply(content="a")])
+    trajectory = await run(work, model, timeout_sec=0.5, oversight=Gate(), acts_unseen=True)
+    assert [message.content for message in model.requests[0].messages] == ["What now?", "Hurry."]
+    assert [each.kind for each in trajectory.interventions] == ["message"]
     assert held.is_set()
     assert trajectory.outcome is Outcome.FINISHED
     assert trajectory.waited_sec >= 1.0
