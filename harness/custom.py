@@ -271,12 +271,12 @@ class CustomRun:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return messages, await self._end(Outcome.STEP_LIMIT)
+        self._note_unseen(messages, tools)
         if self._acts_unseen:
             for each in await self._supervisor.before_query(index, clock):
                 text = each if isinstance(each, str) else each.text
                 self._supervisor.note_message(index, each, text)
                 messages = (*messages, Message(role="user", content=text))
-        self._note_unseen(messages, tools)
         # An agent that acts unseen may ask for something else before it says what has come of the last reply.
         self._end_steps(1 if self._acts_unseen else 0)
         self._on_step(index)

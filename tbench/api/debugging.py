@@ -114,7 +114,7 @@ async def prepare_run(
                 directory,
                 setup.maker(chat),
                 events,
-                backend=make(sandbox_settings(plan, directory / "images")),
+                backend=make(sandbox_settings(plan, directory / "images", setup.package)),
                 gate=chat.outage if chat is not None else None,
                 hold_at=hold_at,
                 replay=replay,

@@ -98,6 +98,8 @@ class Gateway:
             words = str(error)
         except Refused as error:
             kind, words = error.kind, str(error)
+        except RecursionError:
+            kind, words = "invalid", "the body is nested too deeply"
         except ConnectionError:
             raise  # the agent has hung up
         except Exception as error:

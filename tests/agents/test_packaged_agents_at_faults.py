@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +121,27 @@ def test_a_command_that_no_rule_allows_never_reaches_an_agent(agent: str, try_ag
     assert [each["kind"] for each in found["interventions"]][:2] == ["refused", "approved"]
     assert "not allowed here" in found["steps"][0]["observation"]
     assert "gone" not in str(found["messages"][-1])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_trial_is_forked_by_replaying_its_first_replies_to_a_new_agent(
+    agent: str, try_agent: Try, tmp_path: Path
+) -> None:
+    server = ToolCallingServer(["ls /app", "touch /app/wrong"])
+    assert try_agent(agent, server)["reward"] == 0.0
+    with ToolCallingServer(["ls /app", "touch /app/done"]) as better:
+        command = [sys.executable, "-m", "tbench", "fork", str(tmp_path / "run" / "small-task" / "0"), "--at-step", "2"]
+        command += ["--base-url", better.base_url, "--output", str(tmp_path / "fork")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 forks at step 2" in done.stdout
+    # The first reply came from the trial.
+    assert all(any(message["role"] == "assistant" for message in body["messages"]) for body in asked(better))
+
+
+def asked(server: ToolCallingServer) -> list[dict[str, Any]]:
+    """The requests of agents; others, with a few tokens, are tbench's own look at the endpoint."""
+    return [body for body in server.bodies if len(body["messages"]) > 1]
 
 
 class LongServer(ToolCallingServer):

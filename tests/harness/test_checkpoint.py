@@ -248,3 +248,9 @@ def test_messages_of_a_step_are_taken_from_it_also_with_tool_calls() -> None:
     found = [OfStep.of(each, step) for each in (said, answer, other)]
     assert found == [OfStep("reply", 1), OfStep("observation", 0, "a"), other]
     assert [each.message(step) if isinstance(each, OfStep) else each for each in found] == [said, answer, other]
+
+
+def test_equal_messages_are_shared_whatever_holds_them() -> None:
+    said = [Message(role="user", content="a"), Message(role="assistant", content="b")]
+    assert shared_length(said, tuple(said)) == 2
+    assert shared_length(said, (*said, said[0])) == 2
