@@ -9,7 +9,7 @@ from typing import Any
 from tbench.serving import JsonHandler, LocalServer
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-_ARGUMENT = {"bash": "command", "Bash": "command", "exec_command": "cmd"}
+_ARGUMENT = {"bash": "command", "Bash": "command", "exec_command": "cmd", "run_shell_command": "command"}
 """Name of the argument with the command, by the name of an agent's shell tool."""
 
 
@@ -20,6 +20,8 @@ class ToolCallingServer(LocalServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.commands, self.failing = tuple(commands), failing
         self.bodies: list[dict[str, Any]] = []
+        self.text = "Done."
+        """The reply to a request without tools, and the last one of a conversation with them."""
         self.refuses_tools = False
         """Whether it refuses tools, as vLLM does without a parser of tool calls."""
         self.longest = 65_536
@@ -34,9 +36,10 @@ class ToolCallingServer(LocalServer):
         turn = sum(message["role"] == "assistant" for message in body["messages"])
         names = [tool["function"]["name"] for tool in body.get("tools", ())]
         tool = next((name for name in names if name in _ARGUMENT), None)
-        script = [*self.commands, SUBMIT] if tool == "bash" else self.commands
+        # Only mini-swe-agent has one tool; it ends by a command.
+        script = [*self.commands, SUBMIT] if tool == "bash" and len(names) == 1 else self.commands
         if tool is None or turn >= len(script):
-            return {"role": "assistant", "content": "Done."}
+            return {"role": "assistant", "content": self.text}
         return called(body, turn + 1, script[turn])
 
 

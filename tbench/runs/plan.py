@@ -126,10 +126,9 @@ def sandbox_settings(
 
     `package` is the package of an agent that people ship.
     """
-    if package is not None and (plan.config.sandbox.engines or plan.config.sandbox.ray):
+    if package is not None and plan.config.sandbox.has_no_engine:
         raise UsageError(
-            f"--agent {plan.config.agent.name}: agents' packages are for the engine of this machine so far; leave out "
-            "--engine and --ray"
+            f"--agent {plan.config.agent.name}: its package needs a container engine; leave out --engine oci:"
         )
     return SandboxSettings(
         plan.run,

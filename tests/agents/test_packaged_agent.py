@@ -13,7 +13,8 @@ from packaged_trials import Pull, run, trajectory
 from shell_agents import write_recipe
 from tool_calling_server import SUBMIT, ToolCallingServer
 
-from tbench.agents.recipe import known_recipes
+from tbench.agents.recipe import known_recipes, load_recipe
+from tbench.sandbox.backend import BUSYBOX
 
 pytestmark = pytest.mark.engine
 TIDY = Path(__file__).parents[2] / "tasks"
@@ -158,20 +159,24 @@ def solution_of(task: str) -> Sequence[str]:
     return ["ls /app", text.split("set -e\n", 1)[1]]
 
 
+TOOL_CALLERS = [name for name in known_recipes() if load_recipe(name).calls_tools]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", known_recipes())
-def test_a_real_agent_solves_a_bundled_task_without_a_network(
-    agent: str, tmp_path: Path, tools_volume: str, pulled: Pull
+@pytest.mark.parametrize("task", ["tidy-notes", "ledger-to-jsonl"])
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
+def test_a_real_agent_solves_bundled_tasks_without_a_network(
+    agent: str, task: str, tmp_path: Path, tools_volume: str, pulled: Pull
 ) -> None:
     pulled(agent)
-    commands = solution_of("tidy-notes")
+    commands = solution_of(task)
     with ToolCallingServer(commands) as server:
-        result = run(tmp_path, TIDY, agent, server.base_url, "-t", "tidy-notes", seconds=400)
+        result = run(tmp_path, TIDY, agent, server.base_url, "-t", task, seconds=400)
     assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 3)
-    found = trajectory(tmp_path, "tidy-notes")
+    found = trajectory(tmp_path, task)
     last = [SUBMIT] if agent == "mini-swe-agent" else []
     assert [action for step in found["steps"] for action in step["actions"]] == [*commands, *last]
-    assert "notes" in found["steps"][0]["observation"]
+    assert found["steps"][0]["observation"]
     assert [step["reply"]["reasoning"] for step in found["steps"][:2]] == ["Now comes 1.", "Now comes 2."]
     assert len({body["seed"] for body in server.bodies if "seed" in body}) >= 3
     # The thinking goes back to the model, as in tbench's own loop.
@@ -180,3 +185,56 @@ def test_a_real_agent_solves_a_bundled_task_without_a_network(
         "Now comes 1.",
         "Now comes 2.",
     ]
+
+
+EDIT = """Here it is.
+
+{path}
+```
+{content}```
+"""
+
+
+@pytest.mark.slow
+def test_aider_edits_files_of_a_bundled_task_without_a_network(tmp_path: Path, tools_volume: str, pulled: Pull) -> None:
+    pulled("aider")
+    script = (TIDY / "free-slots-bug" / "solution" / "solve.sh").read_text()
+    code = script.split("<<'PY'\n", 1)[1].split("PY\n", 1)[0]
+    with ToolCallingServer([]) as server:
+        server.text = EDIT.format(path="slots.py", content=code)
+        result = run(tmp_path, TIDY, "aider", server.base_url, "-t", "free-slots-bug", seconds=400)
+    assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 1)
+    directory = tmp_path / "run" / "trials" / "free-slots-bug" / "seed-0"
+    assert "slots.py" in (directory / "agent" / "chat.md").read_text()
+
+
+ONLY_BUSYBOX = """FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+WORKDIR /app
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", known_recipes())
+async def test_a_real_agent_runs_in_an_image_that_is_little_more_than_busybox(
+    agent: str, tmp_path: Path, make_task: MakeTask, start_sandbox: Any, pulled: Any
+) -> None:
+    """Like Alpine: no C library, no C++ library, no Python, no Node.js."""
+    pulled(agent)
+    helper = await start_sandbox(make_task("helper"))
+    (busybox,) = (await helper.fetch(BUSYBOX, 16 << 20)).values()
+    toml = "[environment]\nmemory_mb = 2048\nallow_internet = false\n"
+    task = make_task("only-busybox", dockerfile=ONLY_BUSYBOX, toml=toml)
+    (task / "environment" / "busybox").write_bytes(busybox)
+    (task / "environment" / "busybox").chmod(0o755)
+    with ToolCallingServer(["touch done && echo made"]) as server:
+        server.text = EDIT.format(path="done", content="yes\n")
+        result = run(tmp_path, task.parent, agent, server.base_url, "-t", "only-busybox", seconds=400)
+    # There is no bash for the verifier.
+    assert (result["error"]["type"], result["outcome"]) == ("verifier_no_reward", "finished")
+    if agent == "aider":
+        chat = tmp_path / "run" / "trials" / "only-busybox" / "seed-0" / "agent" / "chat.md"
+        assert "Applied edit to done" in chat.read_text()
+    else:
+        assert "made" in trajectory(tmp_path, "only-busybox")["steps"][0]["observation"]

@@ -10,7 +10,6 @@ import stat
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from run_plans import a_config, a_plan
@@ -186,13 +185,13 @@ async def test_a_missing_client_is_named(cache: Path, monkeypatch: pytest.Monkey
         await pull_package(shell_recipe("true {instruction}"), no_runtime, lambda _: None)
 
 
-@pytest.mark.parametrize("machines", [{"engines": ("oci:",)}, {"engines": ("ssh://a", "ssh://b")}, {"ray": "auto"}])
-def test_machines_that_cannot_mount_packages_yet_are_refused(machines: dict[str, Any]) -> None:
+def test_machines_with_an_engine_mount_packages_and_others_are_refused() -> None:
     package = AgentPackage("shell-agent@1.0", Path("package.tar"), "0" * 64, "amd64")
-    plan = a_plan(agent="codex", **machines)
-    with pytest.raises(UsageError, match="leave out --engine and --ray"):
-        sandbox_settings(plan, package=package)
-    assert sandbox_settings(plan).package is None
+    with pytest.raises(UsageError, match="needs a container engine; leave out --engine oci:"):
+        sandbox_settings(a_plan(agent="codex", engines=("oci:",)), package=package)
+    assert sandbox_settings(a_plan(agent="oracle", engines=("oci:",))).package is None
+    for machines in ({"engines": ("ssh://a", "ssh://b")}, {"ray": "auto"}, {}):
+        assert sandbox_settings(a_plan(agent="codex", **machines), package=package).package == package
 
 
 def test_the_manifest_is_json_for_people(cache: Path) -> None:

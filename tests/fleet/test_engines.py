@@ -23,6 +23,8 @@ from own_engine import OwnEngine, own_engine
 from own_sshd import OwnSshd, own_sshd
 from own_tls import make_certificate, reached_over_tls, tls_options
 from run_plans import a_plan
+from shell_agents import write_recipe
+from tool_calling_server import ToolCallingServer
 
 import tbench as api
 from harness.fakes import ScriptedModel
@@ -138,6 +140,21 @@ def test_a_run_is_on_both_engines_and_says_where_each_trial_was(
     assert [machine["name"] for machine in machines] == [SHARED, second.over_ssh]
     assert {machine["backend"] for machine in machines} == {"docker"}
     assert len({machine["architecture"] for machine in machines}) == 1
+
+
+@pytest.mark.slow
+def test_an_agent_with_a_package_works_on_every_engine(
+    second: Second, source: Path, run_over: Run, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, ': {instruction}\n"$ASK" one && touch /app/done')
+    words = ["-a", str(recipe), "-k", "4", "-o", "run", "--verify", "shared", "--retries", "0"]
+    with ToolCallingServer([]) as server:
+        engines = ["--engine", SHARED, "--engine", second.over_ssh]
+        done = run_over("run", str(source), *words, "--base-url", server.base_url, *engines)
+    assert done.returncode == 0, done.stderr
+    assert [line["reward"] for line in results(tmp_path / "run")] == [1.0] * 4
+    assert {line["machine"] for line in results(tmp_path / "run")} == {SHARED, second.over_ssh}
 
 
 @pytest.mark.slow
