@@ -129,11 +129,11 @@ def test_a_run_that_is_cut_again_and_again_asks_for_little_twice(
         steps_and_keys = steps, f"sleep {step_sec}; echo slow >>/app/out\n"
 
     task = make_task(test=f"[ $(wc -l </app/out) = {steps} ] && echo 1 >/logs/verifier/reward.txt\n")
-    run, cuts = CutRun(tmp_path / "cut", task.parent, endpoint, Slow(), "--seeds", "1"), 0
+    run, cuts = CutRun(tmp_path / "cut", task.parent, endpoint, Slow(), "--seeds", "1", "--steps", "none"), 0
     while True:
         run.begin()
         ends_at = time.monotonic() + cut_every_sec
-        if run.end(lambda ends_at=ends_at: time.monotonic() > ends_at) == 0:
+        if run.end(lambda ends_at=ends_at: time.monotonic() > ends_at) != -signal.SIGKILL:
             break
         cuts += 1
     print(cuts, "cuts,", run.model.requests, "requests")
