@@ -1,4 +1,4 @@
-"""A backend of several machines; trials on a lost machine start again on another one."""
+"""A backend of several machines; trials on a lost machine continue on another one."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ class Fleet:
         if node in self._aside:
             self._end_set_aside(node)
         if self._stopped is None:
-            restart = f"; {counted(lost, 'trial')} on it will start again" if lost else ""
-            self._say(f"{node.name}: is lost: {why}{restart}")
+            elsewhere = f"; {counted(lost, 'trial')} on it to be continued elsewhere" if lost else ""
+            self._say(f"{node.name}: is lost: {why}{elsewhere}")
         self._notify()
 
     def _notify(self) -> None:

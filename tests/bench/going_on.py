@@ -28,7 +28,8 @@ from harness.agent import Agent, Limits
 from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from harness.protocols import load_protocol
-from tbench.storage.run_files import CHECKPOINTS_NAME
+from tbench.storage.read_run import read_steps
+from tbench.storage.run_files import CHECKPOINTS_NAME, trial_directory
 from tbench.storage.run_store import StepLog
 
 STEPS, CUTS, ROUNDS = 150, 5, 3
@@ -138,3 +139,20 @@ def _measure(place: Place, figures: Figures, scratch: Path) -> None:
         run.process.communicate()
     figures.add("going_on_attached_ms", statistics.median(waits) * 1e3, "ms")
     figures.add("going_on_requests_ratio", model.requests / (STEPS + _CLAIMS), "")
+    figures.add("going_on_replay_ms_per_step", _replay_sec(place, scratch / "replayed") / (STEPS - 1) * 1e3, "ms")
+
+
+def _replay_sec(place: Place, directory: Path) -> float:
+    """Time for which the agent waited while its steps were followed again in a new container, less their commands."""
+    model = Model()
+    with closing(FaultServer()) as server:
+        run = CutRun(directory, place.task.path.parent, server, model, "--seeds", "1", "--steps", "none")
+        run.start()
+        run.end(lambda: model.requests >= STEPS)
+        place.engine.api.remove_container(run.notes[0].sandbox, force=True)
+        run.finish()
+    (result,) = (each for each in run.results if each.final)
+    (goes_on,) = result.went_on
+    assert goes_on.how == "replayed"
+    steps = read_steps(trial_directory(run.directory, result.task, result.seed, result.attempt))
+    return result.timings.waited_sec - sum(step.command_sec for step in steps[: goes_on.at_step - 1])

@@ -78,7 +78,7 @@ async def test_the_trials_of_a_machine_that_is_lost_get_their_verdicts_elsewhere
     assert {line["error"]["type"] for line in lost} == {"engine_unreachable"}
     assert {line["error"]["message"] for line in lost} == {"b: no route to host"}
     assert b.done == ["given up", "closed"]
-    assert "b: is lost: no route to host; 2 trials on it will start again" in run.notes
+    assert "b: is lost: no route to host; 2 trials on it to be continued elsewhere" in run.notes
     assert not outcome.interrupted and outcome.stopped is None
 
 

@@ -143,7 +143,7 @@ def test_trials_of_a_node_that_is_killed_are_done_once_more_elsewhere(run: Clust
     for result in lost:
         again = run.finals[result.task, result.seed]
         assert (again.attempt, again.machine) == (2, "one")
-    assert re.search(r"two: is lost: .*; \d+ trials? on it will start again", output), output
+    assert re.search(r"two: is lost: .*; \d+ trials? on it to be continued elsewhere", output), output
 
 
 def test_an_actor_that_is_killed_costs_no_verdict_and_its_node_joins_again(

@@ -53,3 +53,25 @@ def test_a_trial_is_not_attached_to_a_container_that_is_about_to_be_removed(
     assert (result.reward, result.steps) == (1.0, STEPS + CLAIMS), printed
     assert [each.how for each in result.went_on] == ["replayed", "replayed"]
     assert run.model.requests <= STEPS + CLAIMS + 2
+
+
+def test_a_trial_goes_on_elsewhere_when_its_node_is_killed_while_its_run_lives(
+    tmp_path: Path, make_task: Any, endpoint: FaultServer, engine: Engine, tools_volume: str
+) -> None:
+    require_ray()
+    task = make_task(test=verifier_script())
+    with ray_nodes("one") as nodes:
+        words = ("--seeds", "1", "--retries", "0", "--ray", nodes.address)
+        run = CutRun(tmp_path / "cut", task.parent, endpoint, Model(), *words)
+        process = run.start()
+        run.wait(lambda: run.model.requests >= 4)
+        nodes.add("two")
+        nodes.kill("one")
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, printed
+    lost, last = run.results
+    assert (lost.machine, lost.final, lost.error and lost.error.type) == ("one", False, "engine_unreachable")
+    assert (last.reward, last.steps, last.machine) == (1.0, STEPS + CLAIMS, "two"), printed
+    assert [(each.how, each.differs) for each in last.went_on] == [("replayed", "")]
+    assert run.model.requests <= STEPS + CLAIMS + 1
+    assert not run.notes
