@@ -258,6 +258,7 @@ class Trial:
             part.prepare_sec = time.monotonic() - started
 
     async def _start(self, task: Task) -> None:
+        self._control.can_go_on = self._cut is not None
         if (cut := self._cut) is not None and self._is_attached:
             self._attach(cut)
             if isinstance(self._sandbox, NoticesVisitors) and await self._sandbox.has_visitor():
@@ -642,16 +643,18 @@ class Trial:
     async def _leave(self) -> None:
         """Leave the sandbox to the process that will go on with the trial, if the stop was planned; else remove it."""
         sandbox, control = self._sandbox, self._control
-        if (control.stop.reason or control.is_set_aside) and control.can_go_on and isinstance(sandbox, Survives):
+        goes_on = (control.stop.reason or control.is_set_aside) and control.can_go_on
+        if goes_on and self._noted is not None and isinstance(sandbox, Survives):
             self._sandbox = None
             with contextlib.suppress(TrialError):
                 await asyncio.shield(sandbox.pause())
-        await self._remove()
+        # The note of a replay is that of the attempt that it repeats.
+        await self._remove(forgets=not goes_on)
 
-    async def _remove(self) -> None:
+    async def _remove(self, *, forgets: bool = True) -> None:
         left, sandbox = self._sandboxes, self._sandbox
         self._sandbox = self._verifier = None
-        if sandbox is not None and self._control.left is None:
+        if sandbox is not None and forgets and self._control.left is None:
             forget(self._store.path, self._plan.trial)
         if left:
             # Shielded: a cancelled trial leaves no container behind, either.

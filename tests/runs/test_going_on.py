@@ -132,6 +132,23 @@ def test_a_container_that_is_lost_while_its_run_lives_is_replaced_too(cut: Any, 
     assert not run.notes and not [*run.directory.rglob(CHECKPOINTS_NAME)]
 
 
+def test_a_planned_stop_during_a_replay_keeps_what_is_replayed(cut: Any, engine: Engine) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 9))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    run.start()
+    is_replaying = lambda: any(run.directory.glob("trials/**/attempt-2/steps.jsonl"))  # noqa: E731
+    assert run.end(is_replaying, signal.SIGTERM) == exit_codes.STOPPED
+    assert run.notes == [note]
+    assert engine.api.containers(all=True, filters={"label": f"{LABEL_DIRECTORY}={run.directory}"}) == []
+    run.finish()
+    result = run.result()
+    assert (result.reward, result.steps, [each.how for each in result.went_on]) == (1.0, STEPS + CLAIMS, ["replayed"])
+    assert run.model.requests <= STEPS + CLAIMS + 1
+
+
 def test_a_replay_that_loses_its_container_too_is_not_repeated(cut: Any, engine: Engine) -> None:
     run = cut()
     process = run.start()
