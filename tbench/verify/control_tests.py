@@ -42,7 +42,8 @@ _EXIT_CODE = re.compile(rb"\$[?#]|PIPESTATUS")
 _RETURN_CODE = re.compile(r"\.returncode\b")
 _CALLED_BY_RUNNERS = re.compile(r"test|pytest_|set_?up|tear_?down|load_tests|__")
 """Names of functions that are called, or looked up, by a test runner or by Python."""
-_ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertAlmostEqual")
+_EQUAL = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual")
+_NEARLY_EQUAL = ("assertAlmostEqual", "isclose", "allclose", "assert_allclose")
 _MAX_DATA_BYTES = 1 << 20
 
 
@@ -331,7 +332,7 @@ def _conditions(node: ast.AST) -> Iterator[ast.Compare | ast.Call]:
                 yield part
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         function = node.value.func
-        if isinstance(function, ast.Attribute) and function.attr in _ASSERTS[:-1]:
+        if isinstance(function, ast.Attribute) and function.attr in _EQUAL:
             yield node.value
 
 
@@ -372,8 +373,15 @@ def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:
             continue
         if all(isinstance(op, ast.Eq) for op in node.ops):
             sides += [node.left, *node.comparators]
+        else:  # a difference within a tolerance
+            nearly = (each for each in ast.walk(node) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub))
+            sides += itertools.chain.from_iterable((each.left, each.right) for each in nearly)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ASSERTS:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _EQUAL + _NEARLY_EQUAL
+        ):
             sides += node.args[:2]
     names = {side.id for side in sides if isinstance(side, ast.Name)}
     for node in ast.walk(tree):
@@ -400,6 +408,8 @@ def _other_values(node: ast.AST) -> Iterator[tuple[ast.Constant, ast.Constant | 
         else:
             for child in node.elts:
                 yield from _other_values(child)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("approx") and node.args:
+        yield from _other_values(node.args[0])
     elif isinstance(node, ast.Set | ast.Dict | ast.UnaryOp):
         for part in ast.iter_child_nodes(node):
             yield from _other_values(part)
