@@ -117,9 +117,11 @@ class Judge:
             still = await verify_twice(partial(run, is_still=True), again=again)
         except VerifierFailed as failure:
             still = failure
-        if not still.facts.leftovers or (isinstance(still, Verdict) and is_solved(still.reward)):
-            if isinstance(still, VerifierFailed):
-                raise still
+        # After a timeout it is not known whether there are any.
+        may_need_them = still.facts.leftovers or still.facts.timed_out
+        if isinstance(still, VerifierFailed) and not may_need_them:
+            raise still
+        if isinstance(still, Verdict) and (is_solved(still.reward) or not may_need_them):
             return still
         moving = await verify_twice(run, again=True)
         if moving.reward > 0:
