@@ -337,7 +337,7 @@ class Checkpoints:
 def shared_length(old: Sequence[Message], new: Sequence[Message]) -> int:
     """Return the number of messages at the start that two versions of a history share."""
     least = min(len(old), len(new))
-    # As at almost every step, between two lists; the same objects are not compared further, nor copied if there is nothing new.
+    # Lists skip equal objects fast; almost every step only adds messages.
     if old[:least] == new[:least] if len(old) != len(new) else old == new:
         return least
     return next((at for at in range(least) if old[at] != new[at]), least)

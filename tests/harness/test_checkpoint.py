@@ -18,6 +18,7 @@ from harness.checkpoint import (
     Saved,
     Worked,
     checkpoint_line,
+    shared_length,
 )
 from harness.errors import ContextLimitReached
 from harness.fakes import FakeTerminal, ScriptedModel
