@@ -402,7 +402,8 @@ class Trial:
             await wait_until_ended(working, exceeding)
         if exceeding.cancelled():
             return working.result()
-        exceeding.result()
+        # Until then, no command can be started safely.
+        await exceeding.result().wait()
         trajectory = agent.partial()
         if trajectory is not None:
             trajectory = trajectory.model_copy(update={"outcome": Outcome.DISK_LIMIT})

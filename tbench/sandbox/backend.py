@@ -236,8 +236,8 @@ class HidesSecrets(Protocol):
 class BoundsDisk(Protocol):
     """A sandbox that notices when its agent writes too much."""
 
-    async def disk_exceeded(self) -> None:
-        """Wait until the agent has written more than it may; its processes are killed then."""
+    async def disk_exceeded(self) -> asyncio.Event:
+        """Wait until the agent has written more than it may; returns an event, set once its processes are killed."""
 
 
 @runtime_checkable

@@ -65,8 +65,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel is known to have killed one of its processes for lack of memory."""
 
-    async def disk_exceeded(self) -> None:
-        await (self.disk.exceeded() if self.disk is not None else asyncio.Future())
+    async def disk_exceeded(self) -> asyncio.Event:
+        return await (self.disk.exceeded() if self.disk is not None else asyncio.Future())
 
     @abstractmethod
     async def put(self, files: Mapping[str, FileEntry]) -> None:

@@ -33,14 +33,16 @@ class WatchedDisk:
     is_at_work: bool = False
     """Whether the agent works in it. Tests may exceed the task's limit."""
     _is_full: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def exceeded(self) -> None:
-        """Wait until the agent has to end; its processes are being killed."""
+    async def exceeded(self) -> asyncio.Event:
+        """Wait until the agent has to end; returns an event that is set once its processes are killed."""
         self.is_at_work = True
         try:
             await self._is_full.wait()
         finally:
             self.is_at_work = False
+        return self._is_over
 
     @property
     def left_mb(self) -> float:
@@ -49,7 +51,10 @@ class WatchedDisk:
 
     async def end(self) -> None:
         self._is_full.set()
-        await self.end_processes()
+        try:
+            await self.end_processes()
+        finally:
+            self._is_over.set()
 
 
 class DiskWatch:

@@ -283,8 +283,10 @@ async def test_the_verdict_is_on_disk_before_the_sandbox_goes(bench: MakeBench, 
 class FullSandbox(FakeSandbox):
     """A sandbox whose agent has written too much."""
 
-    async def disk_exceeded(self) -> None:
-        return
+    async def disk_exceeded(self) -> asyncio.Event:
+        killed = asyncio.Event()
+        killed.set()
+        return killed
 
 
 async def test_an_agent_that_writes_too_much_is_stopped_and_judged(bench: MakeBench, make_task: MakeTask) -> None:

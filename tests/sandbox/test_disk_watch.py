@@ -65,7 +65,7 @@ async def test_only_the_agent_that_exceeds_its_limit_ends(disk: Disk) -> None:
     assert disk.measured == 0 and not disk.killed
     disk.write("greedy", 1001)
     await disk.pass_seconds()
-    assert agents["greedy"].done() and not agents["modest"].done() and disk.killed == ["greedy"]
+    assert agents["greedy"].result().is_set() and not agents["modest"].done() and disk.killed == ["greedy"]
     assert disk.said == ["greedy.s1: wrote 1,001 MB, more than its storage_mb, 1,000: its agent ends (disk_limit)"]
     agents["modest"].cancel()
 

@@ -114,6 +114,20 @@ async def test_processes_that_fill_the_limit_are_ended_and_the_container_stays(
     assert await output(box, "cat /proc/[0-9]*/comm | grep -c sleep") == "0\n"
 
 
+async def test_an_agent_that_writes_more_than_its_task_allows_is_noticed_and_its_processes_are_killed(
+    start: Start, backend: OciBackend
+) -> None:
+    box = await start(toml=f"{MODES}storage_mb = 20\n")
+    noticed = asyncio.ensure_future(box.disk_exceeded())
+    await box.shell("(while :; do head -c 5000000 /dev/zero >>/app/more; sleep 0.2; done) >&- 2>&- &", timeout_sec=60)
+    async with asyncio.timeout(60):
+        await (await noticed).wait()
+    assert backend.describe()["limits"]["disk"] == "only watched"
+    async with asyncio.timeout(60):
+        while await output(box, "a=$(wc -c </app/more); sleep 1; [ $a = $(wc -c </app/more) ] && echo still") == "":
+            pass
+
+
 async def test_files_are_read_although_the_limit_of_processes_is_used_up(start: Start, backend: OciBackend) -> None:
     if set(backend.describe()["limits"].values()) != {"in force"}:
         pytest.skip("cgroups cannot be written here")
