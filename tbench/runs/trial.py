@@ -504,9 +504,9 @@ class Trial:
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
-        verdict = await verify_by(
-            self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle
-        )
+        # A fresh container would get all that was written, too.
+        mode = "shared" if part.outcome is Outcome.DISK_LIMIT else self._verify_in.mode
+        verdict = await verify_by(mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle)
         return verdict.remarked(remarks)
 
     @property

@@ -26,8 +26,9 @@ async def test_an_agent_that_writes_too_much_ends_with_its_processes_and_is_judg
 if [ ! -e /app/done ] && [ "$after" = "$before" ]; then echo 0.5; else echo 0; fi >/logs/verifier/reward.txt
 """,
     )
-    config = tbench.RunConfig.model_validate({"agent": {"name": "oracle"}, "verify": {"mode": "shared"}})
+    config = tbench.RunConfig.model_validate({"agent": {"name": "oracle"}})
     async with tbench.Runner(config, directory=tmp_path / run_name) as runner:
         record = await runner.trial(task)
     assert (record.result.outcome, record.reward, record.result.error) == (Outcome.DISK_LIMIT, 0.5, None)
     assert record.result.timings.agent_sec < 60
+    assert record.result.integrity.verify == "shared", "a fresh container would hold the same once more"
