@@ -24,7 +24,7 @@ from tbench.results import TrialResult
 from tbench.sandbox.backend import MakeBackend
 from tbench.scores.comparing.noise import wilson_95
 from tbench.storage.read_run import read_run_document
-from tbench.storage.run_files import CONFIG_NAME
+from tbench.storage.run_files import CONFIG_NAME, is_run
 from tbench.storage.stored_trial import find_trial
 from tbench.text import counted, one_line
 
@@ -95,9 +95,11 @@ async def confirm(
     that the remedy changes or, where another server is needed, at `base_url` or the endpoint of the run before. Where
     only settings change, half of the forks repeat the same without the change. `base_url` is needed as well if the
     run's endpoint has moved. `say` is called with the plan before anything starts, with progress, and with what cannot
-    be confirmed. The outcome is stored with the newest run; raises UsageError if nothing can be confirmed.
+    be confirmed. The outcome of forks is stored with the newest run. Raises UsageError if nothing can be confirmed.
     """
     run = Path(found.run.runs[-1])
+    if not is_run(run):
+        raise UsageError(f"{run}: imported results cannot be forked")
     document = read_run_document(run / CONFIG_NAME)
     planned = await _plan(found, forks, base_url, document, say)
     total = sum(each.forks for each in planned)
@@ -109,7 +111,8 @@ async def confirm(
         say(f"  {each.line}")
     for each in planned:
         outcome = await _confirm(each, path / each.cause, backend, say)
-        store_confirmation(run, outcome)
+        if outcome.forks:
+            store_confirmation(run, outcome)
         say(f"{each.title}: {outcome.words}")
         for line in outcome.failed:
             say(f"{each.title}: a fork failed: {line}")

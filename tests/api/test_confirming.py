@@ -76,13 +76,11 @@ async def test_forks_that_fail_are_one_line_and_the_explanation_stays(
     demo.stop()
     said: list[str] = []
     confirmed = await confirm(found, 4, directory=tmp_path / "forks", say=said.append)
-    (lost,) = confirmed.lost
-    assert lost.confirmed is not None
-    assert (lost.confirmed.forks, lost.confirmed.low, lost.confirmed.high) == (0, 0.0, 1.0)
-    assert lost.confirmed.words == "no fork of 2 such trials could be judged when limits.steps is 2"
-    assert len(lost.confirmed.failed) == 1 and "endpoint" in lost.confirmed.failed[0]
-    assert sum("a fork failed" in line for line in said) == 1
-    assert lost.model_copy(update={"confirmed": None}) == found.lost[0]
+    words = "step limit: no fork of 2 such trials could be judged when limits.steps is 2"
+    assert words in said
+    (failure,) = [line for line in said if "a fork failed" in line]
+    assert failure.startswith("step limit: a fork failed: endpoint: ")
+    assert confirmed == found
 
 
 def failing_run(folder: Path, rows: Mapping[str, Outcome], **settings: Any) -> Path:
@@ -103,6 +101,12 @@ async def test_causes_that_nothing_removes_are_said_and_nothing_starts(tmp_path:
         "--base-url URL",
     ]
     assert not (run / CONFIRMED_NAME).exists()
+
+
+async def test_imported_results_cannot_be_forked(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"task": "t", "seed": 0, "reward": 0}\n')
+    with pytest.raises(tbench.UsageError, match="imported results cannot be forked"):
+        await confirm(tbench.explain(tmp_path / "r.jsonl"), 2)
 
 
 async def test_a_server_without_more_context_removes_nothing(demo: DemoEndpoint, tmp_path: Path) -> None:
