@@ -46,11 +46,8 @@ def with_server(found: dict[str, Any], command: str, base_url: str) -> dict[str,
     if asks is None:
         return found
     moved = {key: found[key].replace(asks[0], f"--base-url {base_url}") for key in ("sentence", "command")}
-    return {
-        **found,
-        **moved,
-        "server": f"the night's server has ended; for this command start it again: {command}",
-    }
+    again = "to start it again for this command (a change of the server goes here)"
+    return {**found, **moved, "server": f"the night's server has ended; {again}: {command}"}
 
 
 def _parts(found: Explanation) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def test_the_command_asks_the_server_of_the_night_where_it_is_started_again() ->
     again = with_server(found, *server_by_hand(serve, Checkpoint("/ckpt/latest", "/ckpt/latest")))
     assert again["command"] == "tbench run -t a --base-url http://127.0.0.1:8000/v1 -m m"
     assert again["sentence"].endswith(again["command"])
-    assert again["server"].endswith("start it again: A='b c' serve /ckpt/latest --port 8000")
+    assert again["server"].endswith("goes here): A='b c' serve /ckpt/latest --port 8000")
     assert news_lines({"state": "alarm", "lines": ["gate"], "explained": again})[1] == again["server"]
     assert with_server({"sentence": "s", "command": "tbench diff a b"}, "x", "y") == {
         "sentence": "s", "command": "tbench diff a b"
