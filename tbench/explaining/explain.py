@@ -317,9 +317,12 @@ def _part(
         party = next(iter(parties)) if len(parties) == 1 else "unclear" if parties else rule.otherwise or rule.party
     elif part.key == THINKING and len(parties) == 1:
         party = next(iter(parties))
-    unproven = _unproven(part, levers, keys) if party == "model" and part.key != MODEL else []
-    if unproven:
-        mine, party = unproven, "unclear"
+    unproven = _unproven(part, levers, keys) if rule is not None and part.key != MODEL else []
+    together_with = _inseparable(part.key, levers)
+    if mine:  # brought it about, though other settings may have helped
+        together_with += tuple(f"{each.key} {each.words}" for each in unproven if each.party == "harness")
+    elif unproven and party == "model":
+        mine, party, together_with = unproven, "unclear", ("a change of the model",)
     lost_by, other = (new, old) if part.difference <= 0 else (old, new)
     order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * _sign(part), each[0]))]
     trials = [each for task in order for each in lost_by.side.trials[task] if _has_key(lost_by, each, part.key, keys)]
@@ -339,7 +342,7 @@ def _part(
         p=part.p,
         named=part.is_named,
         because=tuple(f"{each.key}: {each.words}" for each in mine),
-        together_with=("a change of the model",) if unproven else _inseparable(part.key, levers),
+        together_with=together_with,
         tasks=_tasks({task: value / len(new.tasks) for task, value in part.by_task.items()}),
         sure_tasks=part.tasks,
         sure_difference=float(

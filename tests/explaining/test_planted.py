@@ -114,6 +114,16 @@ def test_two_causes_of_the_same_failures_are_both_named(tmp_path: Path) -> None:
     assert (part.cause, part.party, len(part.because)) == ("context_full", "unclear", 2)
 
 
+def test_another_protocol_beside_a_shorter_context_is_said(tmp_path: Path) -> None:
+    old = a_run(tmp_path / "a", served=ServedModel(id="m", context_tokens=32768))
+    less = ServedModel(id="m", context_tokens=30000)
+    part = only(
+        explain(a_run(tmp_path / "b", ended(Outcome.CONTEXT_LIMIT), served=less, agent="tbench:bash-block"), old)
+    )
+    assert (part.cause, part.party) == ("context_full", "server")
+    assert part.together_with == ('agent.name "tbench:keystrokes-json" → "tbench:bash-block"',)
+
+
 def test_a_price_and_other_seeds_move_nothing(tmp_path: Path) -> None:
     old = a_run(tmp_path / "a")
     results = [a_result(task, seed, 1.0) for task in TASKS for seed in range(20, 24)]
