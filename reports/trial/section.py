@@ -136,7 +136,7 @@ def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | Non
         begins.append(min(max(least, begin), cast.duration_sec))
         least = max(begins[-1], typed.get(step.index, 0.0))
         expected = typed.get(step.index, begins[-1] + step.model_sec) + step.command_sec
-    ends = [*begins[1:], cast.duration_sec]
+    ends = [*begins, cast.duration_sec][1:]  # none for a trial without steps
     return [
         StepTimes(begin, min(max(typed.get(step.index, begin), begin), end), max(begin, end))
         for step, begin, end in zip(steps, begins, ends, strict=True)
