@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +155,32 @@ async def test_an_agent_works_beside_the_services_of_its_task(
     (task / "environment" / "docker-compose.yaml").write_text(SERVICES)
     result = run(tmp_path, task.parent, str(recipe), server.base_url)
     assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
+
+
+def test_a_trial_whose_run_was_killed_begins_again_with_all_its_requests(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, ': {instruction}\n"$ASK" one && sleep 3 && "$ASK" two && touch /app/done')
+    command = [sys.executable, "-m", "tbench", "run", str(make_task().parent), "--agent", str(recipe)]
+    command += ["--base-url", server.base_url, "--verify", "shared", "--output", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        ends = time.monotonic() + 120
+        while not questions(server) and time.monotonic() < ends:
+            time.sleep(0.05)
+        running.kill()
+    assert questions(server) == ["one"]
+    resume = [sys.executable, "-m", "tbench", "resume", str(tmp_path / "run")]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert questions(server) == ["one", "one", "two"]
+    (line,) = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    assert json.loads(line)["reward"] == 1.0
+
+
+def questions(server: ToolCallingServer) -> list[str]:
+    said = [body["messages"][-1]["content"] for body in server.bodies if body["messages"]]
+    return [text for text in said if text in ("one", "two")]
 
 
 def solution_of(task: str) -> Sequence[str]:
