@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -144,6 +144,18 @@ def may_use_tools(choice: object) -> bool:
     if kind not in (None, "auto", "none"):
         raise BadRequest(f"tool_choice: {kind!r:.40} is not supported; the model chooses by itself (auto, none)")
     return kind != "none"
+
+
+def offered_tools(
+    body: Mapping[str, Any], is_own: Callable[[Mapping[str, Any]], bool]
+) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
+    """Return the tools that the agent runs itself, if the model may call any, and the types of its provider's tools.
+
+    Raises BadRequest.
+    """
+    tools = objects_of(body, "tools")
+    own = [each for each in tools if is_own(each)] if may_use_tools(body.get("tool_choice")) else []
+    return own, tuple(str(each.get("type")) for each in tools if not is_own(each))
 
 
 def max_tokens_of(body: Mapping[str, Any], *names: str) -> int | None:

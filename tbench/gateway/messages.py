@@ -18,8 +18,8 @@ from tbench.gateway.dialect import (
     field_of,
     function,
     max_tokens_of,
-    may_use_tools,
     objects_of,
+    offered_tools,
     refuse,
     text_of,
 )
@@ -45,16 +45,14 @@ class MessagesDialect:
         for number, message in enumerate(objects_of(body, "messages")):
             _add(conversation, message, f"messages[{number}]")
         # Tools of the provider's servers have a type instead of a schema.
-        own = [each for each in objects_of(body, "tools") if isinstance(each.get("input_schema"), dict)]
-        left_out = [str(each.get("type")) for each in objects_of(body, "tools") if each not in own]
-        tools = own if may_use_tools(body.get("tool_choice")) else []
+        tools, left_out = offered_tools(body, lambda each: isinstance(each.get("input_schema"), dict))
         return ModelRequest(
             messages=conversation.finish(),
             tools=tuple(function(each.get("name"), each.get("description"), each["input_schema"]) for each in tools),
             max_tokens=max_tokens_of(body, "max_tokens"),
             is_streamed=field_of(body, "stream", bool, False),
             model=field_of(body, "model", str, ""),
-            left_out=tuple(left_out),
+            left_out=left_out,
         )
 
     def answer(self, answer: Answer) -> dict[str, Any]:

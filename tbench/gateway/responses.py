@@ -20,8 +20,8 @@ from tbench.gateway.dialect import (
     free_text_of,
     function,
     max_tokens_of,
-    may_use_tools,
     objects_of,
+    offered_tools,
     refuse,
     text_of,
 )
@@ -55,9 +55,7 @@ class ResponsesDialect:
         else:
             for number, item in enumerate(objects_of(body, "input")):
                 _add(conversation, item, f"input[{number}]")
-        own = [each for each in objects_of(body, "tools") if each.get("type") in ("function", "custom")]
-        left_out = [str(each.get("type")) for each in objects_of(body, "tools") if each not in own]
-        tools = own if may_use_tools(body.get("tool_choice")) else []
+        tools, left_out = offered_tools(body, lambda each: each.get("type") in ("function", "custom"))
         free_text = frozenset(str(each.get("name")) for each in tools if each.get("type") == "custom")
         return ModelRequest(
             messages=conversation.finish(),
@@ -66,7 +64,7 @@ class ResponsesDialect:
             is_streamed=field_of(body, "stream", bool, False),
             model=field_of(body, "model", str, ""),
             free_text_tools=free_text,
-            left_out=tuple(left_out),
+            left_out=left_out,
         )
 
     def answer(self, answer: Answer) -> dict[str, Any]:
