@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from harness.concurrency import take_turn
 from harness.errors import ContextLimitReached
 from harness.trajectory import Message, Outcome, Reply
 from tbench.gateway.chat import ChatDialect
@@ -130,6 +131,7 @@ class Gateway:
         """Read a request. Raises Refused and BadRequest."""
         data = await _read_body(request)
         async with self._reading:
+            await take_turn()  # requests of many trials that come at once would block the loop for all others
             began = time.thread_time()
             try:
                 body = Body(_parse(data))

@@ -151,7 +151,7 @@ class LongServer(ToolCallingServer):
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         last = body["messages"][-1]
-        if not body.get("tools") or (last["role"] == "user" and "summary of" in last["content"]):
+        if not body.get("tools") or (last["role"] == "user" and "TEXT ONLY" in last["content"]):
             return {"role": "assistant", "content": "<summary>Numbers were printed.</summary>"}
         self.turns += 1
         if self.turns > 9:

@@ -24,6 +24,7 @@ from figures import Figures, p99
 from simulated import Lag
 from small_task import Place
 
+from harness.concurrency import take_turn
 from harness.endpoint.chat import ChatModel
 from harness.model import Sampling
 from harness.stream import LocalProcess
@@ -101,7 +102,9 @@ async def gateways(model: ChatModel, program: Path, count: int) -> AsyncIterator
     """Endpoints of so many trials; gives their ports."""
 
     async def ask(messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]) -> Reply:
-        return await model.query(messages, seed=1, max_tokens=max_tokens, tools=tools)
+        reply = await model.query(messages, seed=1, max_tokens=max_tokens, tools=tools)
+        await take_turn()  # as the agent's clock does
+        return reply
 
     async with contextlib.AsyncExitStack() as stack:
         ports = []
@@ -157,18 +160,31 @@ async def added(place: Place | None, figures: Figures, scratch: Path) -> None:
     await _at_once(figures, program)
 
 
+async def note_computing(ms: list[float]) -> None:
+    """Note the CPU time between two turns of the event loop: the lag that the machine's load is no part of."""
+    before = time.thread_time()
+    while True:
+        await asyncio.sleep(0.01)
+        now = time.thread_time()
+        ms.append((now - before) * 1e3)
+        before = now
+
+
 async def _at_once(figures: Figures, program: Path) -> None:
-    lag = Lag()
+    lag, computing = Lag(), list[float]()
     with Endpoint("I look.", LATENCY_SEC) as base_url:
         async with (
             ChatModel(base_url, MODEL, Sampling(), api_key=None) as model,
             gateways(model, program, AGENTS) as ports,
         ):
             began = time.perf_counter()
+            watch = asyncio.create_task(note_computing(computing))
             async with lag.watched():
                 found = await agents_ms(ports, PATHS["messages"], body("messages", stream=True), STEPS)
+            watch.cancel()
             elapsed = time.perf_counter() - began
     assert len(found) == AGENTS * STEPS
     figures.add("gateway_64_sec", elapsed, "s", STEPS * LATENCY_SEC)
     figures.add("gateway_64_lag_ms_p50", statistics.median(lag.ms), "ms")
     figures.add("gateway_64_lag_ms_p99", p99(lag.ms), "ms")
+    figures.add("gateway_64_computing_ms_p99", p99(computing), "ms")
