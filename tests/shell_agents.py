@@ -21,10 +21,10 @@ $busybox wget -q -O - --header 'Content-Type: application/json' --header "Author
 """
 
 
-def shell_recipe(command: str) -> Recipe:
+def shell_recipe(command: str, name: str = "shell-agent") -> Recipe:
     """A recipe whose command finds `ask` in its package, and URL and KEY in its environment."""
     return Recipe(
-        name="shell-agent",
+        name=name,
         dialect="chat",
         calls_tools=False,
         version="1.0",
@@ -34,9 +34,9 @@ def shell_recipe(command: str) -> Recipe:
     )
 
 
-def write_recipe(path: Path, command: str) -> Recipe:
+def write_recipe(path: Path, command: str, name: str = "shell-agent") -> Recipe:
     """Write a recipe, put its package into the cache, and return it."""
-    recipe = shell_recipe(command)
+    recipe = shell_recipe(command, name)
     lines = [f'{name} = "{getattr(recipe, name)}"' for name in ("name", "dialect", "version")]
     table = [f'{name} = "{text}"' for name, text in recipe.environment.items()]
     lines.append("calls_tools = false")

@@ -16,7 +16,7 @@ from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.summarise import MixedResults, sole_model_and_agent
 from tbench.scores.summary import Summary
-from tbench.storage.comparable import differing_settings, fingerprint
+from tbench.storage.comparable import doubtful_settings, fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.storage.summaries import final_rewards, make_summary, read_summary
@@ -92,7 +92,7 @@ def comparison_doubts(paths: Sequence[Path], runs: Sequence[StoredRun], sides: S
             yield f"{path}: {message}; wait for it, or finish it with: tbench resume {path}"
     reported = set()
     for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
-        differing = differing_settings(run, other)
+        differing = doubtful_settings(run, other)
         if differing and differing not in reported:
             reported.add(differing)
             more = f"; and {len(differing) - _SETTINGS_SHOWN} more" if len(differing) > _SETTINGS_SHOWN else ""

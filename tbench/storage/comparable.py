@@ -61,6 +61,8 @@ _LOCKED = {
     "agent.approve": "approval",
 }
 """Field of `Locked` by key, for values that were resolved from names or paths when the run began."""
+_PACKAGED = "@"
+"""In the name of a packaged agent, before its version."""
 _AGENT_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
 """Settings that only affect tbench's own agent."""
 _SETTINGS = [each for each in iter_settings(RunConfig) if each.is_measured and each.path not in _LOCKED]
@@ -130,6 +132,20 @@ def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
         old.pop("dataset", None)
         new.pop("dataset", None)
     return tuple(words for _, words in each_difference(old, new))
+
+
+def doubtful_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
+    """Return like `differing_settings`, but without what agents are if a packaged one is compared with another."""
+    agents = {agent_of(first), agent_of(second)}
+    is_about_agents = len(agents) > 1 and any(_PACKAGED in agent for agent in agents if agent is not None)
+    differing = differing_settings(first, second)
+    return tuple(each for each in differing if not (is_about_agents and each.startswith("agent.")))
+
+
+def agent_of(run: StoredRun) -> str | None:
+    """Return the agent of a run, with its version if it is a packaged one; None if it is unknown."""
+    name = score_keys(run).get("agent.name")
+    return None if name is None else str(name)
 
 
 def fingerprint(run: StoredRun) -> str:

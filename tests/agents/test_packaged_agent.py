@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
+from own_podman import own_podman
 from packaged_trials import Pull, run, trajectory
 from shell_agents import write_recipe
 from tool_calling_server import SUBMIT, ToolCallingServer
 
 from tbench.agents.recipe import known_recipes, load_recipe
 from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.own_images import recipe_hash
+from tbench.tasks.sources import images_dir
 
 pytestmark = pytest.mark.engine
 TIDY = Path(__file__).parents[2] / "tasks"
@@ -181,6 +185,41 @@ def test_a_trial_whose_run_was_killed_begins_again_with_all_its_requests(
 def questions(server: ToolCallingServer) -> list[str]:
     said = [body["messages"][-1]["content"] for body in server.bodies if body["messages"]]
     return [text for text in said if text in ("one", "two")]
+
+
+def test_runs_of_two_agents_are_compared_by_task_and_seed(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    tasks, names = make_task().parent, ("first", "second")
+    for name, work in zip(names, ("touch /app/done", ":"), strict=True):
+        recipe = tmp_path / f"{name}.toml"
+        write_recipe(recipe, f': {{instruction}}\n"$ASK" one && {work}', name=name)
+        (tmp_path / name).mkdir()
+        run(tmp_path / name, tasks, str(recipe), server.base_url)
+    command = [sys.executable, "-m", "tbench", "compare", *(str(tmp_path / name / "run") for name in names), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    document = json.loads(done.stdout)
+    assert [each["agent"] for each in document["runs"]] == ["first@1.0", "second@1.0"]
+    (comparison,) = document["comparisons"]
+    assert (comparison["paired_by"], comparison["seeds"], comparison["difference"]) == ("seed", [0], -1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.podman
+@pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed")
+def test_an_agent_works_on_podman(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, ': {instruction}\n"$ASK" one && touch /app/done')
+    images = ["debian:bookworm-slim", f"tbench/tools:{recipe_hash(images_dir() / 'tools')}"]
+    with own_podman() as engine:
+        with subprocess.Popen(["docker", "save", *images], stdout=subprocess.PIPE) as saving:
+            assert saving.stdout is not None
+            engine.api.load_image(saving.stdout.read())
+        address = f"unix://{Path(engine.info.root).parent}/podman.sock"
+        result = run(tmp_path, make_task().parent, str(recipe), server.base_url, "--engine", address)
+    assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
 
 
 def solution_of(task: str) -> Sequence[str]:

@@ -13,7 +13,7 @@ from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_TIME, TrialResult
-from tbench.storage.comparable import differences, differing_keys, fingerprint, score_keys
+from tbench.storage.comparable import differences, differing_keys, doubtful_settings, fingerprint, score_keys
 from tbench.storage.read_run import StoredRun
 
 MOVES_A_SCORE = """
@@ -114,10 +114,24 @@ def test_a_setting_without_effect_is_no_difference() -> None:
     assert differing_keys(a_run(**nobody), a_run(**nobody, temperature=0.0, steps=3, protocol="bash-block")) == ()
 
 
-def test_limits_of_an_agent_that_people_ship_have_an_effect() -> None:
-    shipped = {"agent": "codex@0.169.0", "agent_sha256": "c0de", "prompt_hash": None}
-    assert differing_keys(a_run(**shipped), a_run(**shipped, steps=3)) == ("limits.steps: 100 → 3",)
-    assert differing_keys(a_run(**shipped), a_run(**shipped, protocol="bash-block")) == ()
+def packaged(agent: str, **known: Any) -> StoredRun:
+    return a_run(**{"agent": agent, "prompt_hash": None, "agent_sha256": "1", **known})
+
+
+def test_packaged_agents_may_differ_but_nothing_else_may() -> None:
+    codex, other = packaged("codex@1"), packaged("claude-code@2")
+    assert len(differing_keys(codex, other)) == 1
+    assert doubtful_settings(codex, other) == doubtful_settings(codex, a_run()) == ()
+    assert doubtful_settings(codex, packaged("claude-code@2", temperature=0.1)) == ("model.temperature: 0.7 → 0.1",)
+    assert doubtful_settings(codex, packaged("codex@1", agent_sha256="other"))
+    assert doubtful_settings(a_run(), a_run(agent="tbench:bash-block")) == differing_keys(
+        a_run(), a_run(agent="tbench:bash-block")
+    )
+
+
+def test_limits_have_an_effect_on_packaged_agents() -> None:
+    assert differing_keys(packaged("codex@1"), packaged("codex@1", steps=3)) == ("limits.steps: 100 → 3",)
+    assert differing_keys(packaged("codex@1"), packaged("codex@1", protocol="bash-block")) == ()
 
 
 def test_another_patch_of_the_same_release_measures_the_same() -> None:

@@ -140,9 +140,10 @@ def _blocks(
     all_tasks: bool,
 ) -> Iterator[Block]:
     from tbench.scores.comparing import comparison_text
+    from tbench.storage.comparable import agent_of
 
     names = list(combinations(comparison_text.letters(len(sides)), 2))
-    yield comparison_text.side_sheet(sides, [run.model for run in stored])
+    yield comparison_text.side_sheet(sides, [run.model for run in stored], [agent_of(run) for run in stored])
     if len(comparisons) > 1:
         yield comparison_text.pair_sheet(comparisons, names)
     for comparison, (first, second), pair in zip(comparisons, combinations(sides, 2), names, strict=True):
@@ -173,13 +174,14 @@ def _as_json(
     costs: Sequence[Cost | None],
 ) -> dict[str, Any]:
     from tbench.scores.cost import cost_ratio
-    from tbench.storage.comparable import fingerprint
+    from tbench.storage.comparable import agent_of, fingerprint
 
     runs = [
         {
             "name": side.name,
             "path": str(path),
             "model": run.model,
+            "agent": agent_of(run),
             "fingerprint": None if run.document is None else fingerprint(run),
             "cost": None if cost is None else cost.model_dump(mode="json"),
         }

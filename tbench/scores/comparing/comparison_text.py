@@ -52,12 +52,14 @@ def letters(count: int) -> list[str]:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def side_sheet(sides: Sequence[ComparedRun], models: Sequence[str | None]) -> Sheet:
-    """Return a sheet of the runs, each over all of its tasks and seeds."""
+def side_sheet(sides: Sequence[ComparedRun], models: Sequence[str | None], agents: Sequence[str | None] = ()) -> Sheet:
+    """Return a sheet of the runs, each over all of its tasks and seeds; with `agents` if they differ."""
+    named = agents if len(set(agents)) > 1 else ()
     columns = (
         Column("letter", "", is_text=True),
         Column("run", "run", is_text=True),
         Column("model", "model", is_text=True),
+        *([Column("agent", "agent", is_text=True)] if named else []),
         Column("score", "score %", percent),
         Column("std", "± seeds", size),
         Column("tasks", "tasks"),
@@ -65,13 +67,14 @@ def side_sheet(sides: Sequence[ComparedRun], models: Sequence[str | None]) -> Sh
         Column("coverage", "coverage %", percent),
     )
     rows = []
-    for letter, side, model in zip(letters(len(sides)), sides, models, strict=True):
+    for letter, side, model, agent in zip(letters(len(sides)), sides, models, named or models, strict=True):
         over_seeds = mean_std(per_seed_scores(side.table))
         rows.append(
             {
                 "letter": letter,
                 "run": side.name,
                 "model": model,
+                "agent": agent,
                 "score": over_seeds.mean,
                 "std": over_seeds.std,
                 "tasks": len(side.table.tasks),
