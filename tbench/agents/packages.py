@@ -164,7 +164,9 @@ async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
     wanted = [requirement]
     if recipe.package.node is not None:
         wanted.append(f"node-linux-{_ARCHITECTURES[platform.machine()][1]}@{recipe.package.node}")
-    await _run([npm, "install", "--silent", *options, cpu, "--prefix", str(target), *wanted], " ".join(wanted), "npm")
+    await _run(
+        [npm, "install", "--loglevel=error", *options, cpu, "--prefix", str(target), *wanted], " ".join(wanted), "npm"
+    )
     lock = json.loads((target / "package-lock.json").read_text(encoding="utf-8"))
     contains = {
         path.removeprefix("node_modules/"): str(each.get("version", ""))
@@ -222,7 +224,9 @@ async def _run(command: Sequence[str], requirement: str, client: str) -> None:
             await process.wait()
     if process.returncode:
         lines = printed.decode("utf-8", "replace").strip().splitlines()
-        said = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+        errors = [line for line in lines if "error" in line.lower() and not line.startswith("npm error code")]
+        # npm begins with what is wrong, pip ends with it.
+        said = (errors or lines or [""])[0 if client == "npm" else -1]
         raise UsageError(
             f"{requirement}: cannot be had: {client} ended with {process.returncode}: {one_line(said, 300)}"
         )

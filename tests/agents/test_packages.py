@@ -169,12 +169,22 @@ async def test_programs_for_glibc_get_the_loader_that_comes_along(
     assert b"@22.1.0" in seen["node_modules/asked"]
 
 
+NO_SUCH_VERSION = """
+echo 'npm error code ETARGET'
+echo 'npm error notarget No match found for version 99'
+echo 'npm error A complete log of this run can be found in: /root/.npm/_logs/x.log'
+exit 1
+"""
+
+
 async def test_what_the_registry_lacks_is_said_in_its_clients_words(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])
-    pretend(tmp_path, "npm", "echo 'npm error 404 No match found for version 99'; exit 1")
-    with pytest.raises(UsageError, match=r"shell-agent@99: cannot be had: npm ended with 1: npm error 404 No match"):
+    pretend(tmp_path, "npm", NO_SUCH_VERSION)
+    with pytest.raises(
+        UsageError, match=r"shell-agent@99: cannot be had: npm ended with 1: npm error notarget No match"
+    ):
         await pull_package(shell_recipe("true {instruction}").at("99"), no_runtime, lambda _: None)
     assert names_in(cache) == []
 
