@@ -19,9 +19,10 @@ from tbench.cli.printing import print_line
 
 @click.command(cls=TbenchCommand)
 @click.option("--output", "-o", type=NAME_TYPE, help="The run directory; must be new or empty.")
-@click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
+@click.option("--seeds", "-k", type=Integer(min=1), help="Seeds per task.  [default: 3, with --agent 1]")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Number of concurrent trials.")
-def demo(output: str | None, seeds: int, concurrency: int) -> None:
+@click.option("--agent", type=OneOf("mini-swe-agent"), help="Let an agent from PyPI work, which is fetched if missing.")
+def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | None) -> None:
     """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
 
@@ -33,12 +34,19 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
     from tbench.demo.server import DemoEndpoint
     from tbench.storage.run_files import RUN
 
+    if agent is not None and (why := _why_missing(agent)):
+        print_line(f"demo: skipped: {why}")
+        return
     directory = output or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_scripted-demo"
     with DemoEndpoint(_instructions()) as endpoint:
         print_line(f"demo: scripted-demo (a script, not a model) answers at {endpoint.base_url}", err=True)
         config = RunConfig.model_validate(
             {
-                "tasks": {"include": sorted(path.stem for path in SCRIPTS.glob("*.toml")), "seeds": seeds},
+                "tasks": {
+                    "include": sorted(path.stem for path in SCRIPTS.glob("*.toml")),
+                    "seeds": seeds or (3 if agent is None else 1),
+                },
+                "agent": {} if agent is None else {"name": agent},
                 "model": {"base_url": endpoint.base_url},
                 # No task measures time, and the script replies at once, so overcommitment is harmless.
                 "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0, "calibrate": "off"},
@@ -49,6 +57,22 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
         outcome = execute(config)
     print_line(f"report: {write_report(Path(directory), None)}")
     exit_with_outcomes([outcome], min_coverage=0.0)
+
+
+def _why_missing(agent: str) -> str:
+    """Fetch an agent's package if it is not in the cache. Returns why it cannot be had, empty if it is there."""
+    from tbench.agents.packages import find_package
+    from tbench.agents.recipe import load_recipe
+    from tbench.cli.agents.commands import fetch
+    from tbench.errors import UsageError
+
+    recipe = load_recipe(agent)
+    try:
+        if find_package(recipe) is None:
+            fetch(recipe)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 @click.command("demo-endpoint", cls=TbenchCommand)

@@ -59,8 +59,15 @@ def list_agents(as_json: bool) -> None:
 @_version
 def pull(name: str, agent_version: str | None) -> None:
     """Fetch an agent's package from PyPI or npm into the cache. Afterwards, no registry is needed."""
-    from tbench.agents.packages import pull_package
     from tbench.agents.recipe import load_recipe
+
+    manifest = fetch(load_recipe(name, agent_version))
+    print_line(f"{manifest.title}: {size_text(manifest.size_bytes)}, sha256 {manifest.sha256[:16]}")
+
+
+def fetch(recipe: Recipe) -> Manifest:
+    """Fetch the package of a recipe into the cache. Raises UsageError."""
+    from tbench.agents.packages import pull_package
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.engine import Engine
     from tbench.sandbox.docker.packages import add_runtime
@@ -68,13 +75,11 @@ def pull(name: str, agent_version: str | None) -> None:
     def say(line: str) -> None:
         print_line(line, err=True)
 
-    recipe = load_recipe(name, agent_version)
     engine = Engine.connect()
     try:
-        manifest = run_interruptibly(pull_package(recipe, partial(add_runtime, engine, say), say))
+        return run_interruptibly(pull_package(recipe, partial(add_runtime, engine, say), say))
     finally:
         engine.close()
-    print_line(f"{manifest.title}: {size_text(manifest.size_bytes)}, sha256 {manifest.sha256[:16]}")
 
 
 @click.command()
