@@ -21,6 +21,8 @@ TBENCH = str(Path(sys.executable).with_name("tbench"))
 MODELS = ("org/strong", "org/weak", "late")
 TOUCH = json.dumps({"analysis": "", "plan": "", "commands": [{"keystrokes": "touch /app/done\n"}]})
 URL = ("--base-url", "http://127.0.0.1:1/v1")
+SHARED = ("--verify", "shared")
+"""One container for each trial, as it is not the verdict that is tested."""
 AT_ONE_ENDPOINT = [each for model in MODELS[:2] for each in ("-m", model)]
 
 
@@ -58,7 +60,7 @@ def stored(directory: Path) -> tuple[dict[str, Any], list[tuple[str, str, float]
 def test_each_model_gets_the_run_that_it_would_have_by_itself_and_they_are_compared(
     endpoint: FaultServer, make_task: Any, tmp_path: Path
 ) -> None:
-    words = ["run", str(make_task()), "--base-url", endpoint.base_url]
+    words = ["run", str(make_task()), "--base-url", endpoint.base_url, *SHARED]
     together = tbench(*words, *AT_ONE_ENDPOINT, "-o", str(tmp_path / "all"))
     assert together.returncode == 0, together
     scores = [line for line in together.stdout.splitlines() if line.startswith("score ")]
@@ -94,7 +96,7 @@ def test_a_model_whose_endpoint_has_gone_does_not_keep_the_next_one_from_running
         gone.will_answer(404)
         at = [each for url in (endpoint.base_url, gone.base_url, endpoint.base_url) for each in ("--base-url", url)]
         models = ["-m", "org/strong", "-m", "gone", "-m", "late"]
-        done = tbench("run", str(make_task()), *models, *at, "-o", str(tmp_path / "all"))
+        done = tbench("run", str(make_task()), *models, *at, *SHARED, "-o", str(tmp_path / "all"))
     assert done.returncode == 2, done
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["late", "org-strong"]
     assert "tbench: gone: endpoint: " in done.stderr
