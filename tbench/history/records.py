@@ -17,7 +17,7 @@ from tbench.scores.cost import token_price
 from tbench.scores.summarise import TrialTags, final_results
 from tbench.scores.summary import Cell, Score, Summary
 from tbench.storage.comparable import fingerprint
-from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, text_or_none
 from tbench.storage.summaries import make_summary, prices_of
 from tbench.text import one_line
 
@@ -289,14 +289,14 @@ def read_proxy(directory: Path, manifest_name: str) -> ProxyRecord:
         "score": _number(result, kind.measure),
         "planned": _integer(result, kind.planned),
         "answered": _integer(result, kind.answered),
-        "metric_revision": _text(result.get("metric_revision")),
-        "data": _text(result.get(kind.data)),
-        "protocol": _text(result.get("protocol")),
-        "begun_at": utc(_text(manifest.get("created_at"))),
-        "tbench_version": _text(manifest.get("tbench_version")),
+        "metric_revision": text_or_none(result.get("metric_revision")),
+        "data": text_or_none(result.get(kind.data)),
+        "protocol": text_or_none(result.get("protocol")),
+        "begun_at": utc(text_or_none(manifest.get("created_at"))),
+        "tbench_version": text_or_none(manifest.get("tbench_version")),
         "figures": json.dumps(figures, ensure_ascii=False, separators=(",", ":")),
     }
-    return ProxyRecord(row, _text(model))
+    return ProxyRecord(row, text_or_none(model))
 
 
 def _read_object(file: Path) -> dict[str, Any]:
@@ -322,7 +322,3 @@ def _number(data: Mapping[str, Any], dotted: str) -> float | None:
 def _integer(data: Mapping[str, Any], dotted: str) -> int | None:
     value = _number(data, dotted)
     return None if value is None else int(value)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

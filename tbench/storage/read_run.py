@@ -271,7 +271,7 @@ def read_plan(run_dir: Path, notes: list[str] | None = None) -> StoredRun:
         planned_seeds=plan["seeds"],
         results=[],
         document=document,
-        model=document.locked.model if document is not None else _text_or_none(plan.get("model")),
+        model=document.locked.model if document is not None else text_or_none(plan.get("model")),
         plan=imported,
         imported=imported is not None,
     )
@@ -373,7 +373,8 @@ def _imported_plan(file: Path, plan: dict[str, Any]) -> ImportedPlan | None:
         raise RunUnreadable(f"{file}: {error}; import it again") from None
 
 
-def _text_or_none(value: object) -> str | None:
+def text_or_none(value: object) -> str | None:
+    """Return a text unchanged; None for an empty one and for any other type."""
     return value if isinstance(value, str) and value else None
 
 

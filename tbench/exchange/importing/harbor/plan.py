@@ -10,7 +10,7 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.exchange.importing.harbor.records import JobPlace
-from tbench.exchange.importing.harbor.trial import FoundTrial, last_part, short_name, task_without_result
+from tbench.exchange.importing.harbor.trial import FoundTrial, last_part, list_or_empty, short_name, task_without_result
 from tbench.origin import DatasetOrigin
 from tbench.storage.imported_plan import ImportedTask
 from tbench.text import counted
@@ -66,7 +66,7 @@ def planned_trials(
             planned[task] += 1
     for task, count in _locked_trial_counts(job).items():
         planned[task] = max(planned[task], count)
-    for each in _list(job.config.get("tasks")):
+    for each in list_or_empty(job.config.get("tasks")):
         name = (each.get("path") or each.get("name")) if isinstance(each, dict) else None
         if isinstance(name, str) and (task := last_part(name)) is not None:
             planned[task] = max(planned[task], 1)
@@ -77,7 +77,7 @@ def planned_trials(
 
 def _locked_trial_counts(job: Job) -> Counter[str]:
     """Return the number of trials by task in the job's lock (0.25 and later), if it has only one agent."""
-    trials = [each for each in _list(job.lock.get("trials")) if isinstance(each, dict)]
+    trials = [each for each in list_or_empty(job.lock.get("trials")) if isinstance(each, dict)]
     if len({str(each.get("agent")) for each in trials}) > 1:
         return Counter()
     tasks = [each["task"] for each in trials if isinstance(each.get("task"), dict)]
@@ -97,7 +97,7 @@ def planned_task(name: str, trials: Sequence[FoundTrial]) -> ImportedTask:
 
 def dataset(job: Job, found: Sequence[FoundTrial], tasks: int) -> DatasetOrigin | None:
     """Return the dataset of the configuration, else the one that all trials have in common."""
-    datasets = [each for each in _list(job.config.get("datasets")) if isinstance(each, dict)]
+    datasets = [each for each in list_or_empty(job.config.get("datasets")) if isinstance(each, dict)]
     ids = [each.record.task_id for each in found]
     commits = {(text_or_empty(each.get("git_url")), text_or_empty(each.get("git_commit_id"))) for each in ids}
     url, commit = commits.pop() if len(commits) == 1 else ("", "")
@@ -122,7 +122,3 @@ def _without_password(url: str) -> str | None:
 def text_or_empty(value: object) -> str:
     """Return a string unchanged; empty for any other type."""
     return value if isinstance(value, str) else ""
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

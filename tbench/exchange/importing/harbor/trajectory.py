@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.trajectory import Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.exchange.importing.foreign_files import UnusableFile, read_json
+from tbench.storage.read_run import text_or_none
 
 NAME = "trajectory.json"
 _CONTINUED = "continued_trajectory_ref"
@@ -76,12 +77,12 @@ def _turns_of_chat(messages: Iterable[object]) -> tuple[list[_AgentTurn], list[M
         role, text = message.get("role"), _text(message.get("content"))
         if role == "assistant":
             reasoning = message.get("reasoning") or message.get("reasoning_content")
-            calls = tuple(_chat_call(call) for call in _objects(message.get("tool_calls")))
-            turn = _AgentTurn(Reply(content=text, reasoning=_string(reasoning), tool_calls=calls))
+            calls = tuple(_chat_call(call) for call in objects_in(message.get("tool_calls")))
+            turn = _AgentTurn(Reply(content=text, reasoning=text_or_none(reasoning), tool_calls=calls))
             turn.messages_before, pending = pending, []
             turns.append(turn)
         elif role == "tool" and turns:
-            turns[-1].answers.append((_string(message.get("tool_call_id")), text))
+            turns[-1].answers.append((text_or_none(message.get("tool_call_id")), text))
         elif role == "system" or not turns:
             pending.append(Message(role="system" if role == "system" else "user", content=text))
         elif role != "exit":  # mini-swe-agent's last message, which is never sent to the model
@@ -99,7 +100,7 @@ def _turns_of_atif(root: Mapping[str, Any], folder: Path) -> tuple[list[_AgentTu
     turns: list[_AgentTurn] = []
     pending: list[Message] = []
     for part in _parts(root, folder):
-        for step in _objects(part["steps"]):
+        for step in objects_in(part["steps"]):
             if step.get("is_copied_context"):
                 continue
             if step.get("source") != "agent":
@@ -132,23 +133,23 @@ def _parts(root: Mapping[str, Any], folder: Path) -> Iterable[Mapping[str, Any]]
 def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
     calls = tuple(
         _call(call.get("tool_call_id"), call.get("function_name"), call.get("arguments"))
-        for call in _objects(step.get("tool_calls"))
+        for call in objects_in(step.get("tool_calls"))
     )
     metrics = step.get("metrics")
     turn = _AgentTurn(
         Reply(
             content=_text(step.get("message")),
-            reasoning=_string(step.get("reasoning_content")),
+            reasoning=text_or_none(step.get("reasoning_content")),
             tool_calls=calls,
             usage=_usage(metrics if isinstance(metrics, dict) else {}),
-            model=_string(step.get("model_name")),
+            model=text_or_none(step.get("model_name")),
         )
     )
     _read_own_figures(turn, step)
     observation = step.get("observation")
-    for result in _objects(observation.get("results") if isinstance(observation, dict) else None):
+    for result in objects_in(observation.get("results") if isinstance(observation, dict) else None):
         if result.get("content") is not None:
-            turn.answers.append((_string(result.get("source_call_id")), _text(result["content"])))
+            turn.answers.append((text_or_none(result.get("source_call_id")), _text(result["content"])))
     return turn
 
 
@@ -263,7 +264,7 @@ def _typed_text(call: ToolCall) -> str:
 
 def _call(call_id: object, name: object, arguments: object) -> ToolCall:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=_string(call_id) or "", name=_string(name) or "", arguments=text)
+    return ToolCall(id=text_or_none(call_id) or "", name=text_or_none(name) or "", arguments=text)
 
 
 def _usage(metrics: Mapping[str, Any]) -> Usage:
@@ -274,17 +275,14 @@ def _usage(metrics: Mapping[str, Any]) -> Usage:
     return Usage(prompt_tokens=prompt or 0, completion_tokens=completion or 0, cached_tokens=cached)
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Return the objects in a list; empty for any other type."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _string(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def _text(content: object) -> str:
     """Return a message's content as text: the string, or its parts joined; a part without text becomes its type."""
     if isinstance(content, str):
         return content
-    parts = _objects(content)
+    parts = objects_in(content)
     return "\n".join(str(part.get("text", f"[{part.get('type', 'part')}]")) for part in parts)

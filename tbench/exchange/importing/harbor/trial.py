@@ -26,7 +26,7 @@ from tbench.exchange.importing.foreign_files import (
     read_object,
 )
 from tbench.exchange.importing.harbor.records import CONFIG, LOCK, RESULT, Context, HarborTrial, Span, StepRecord
-from tbench.exchange.importing.harbor.trajectory import is_submission, read_trajectory
+from tbench.exchange.importing.harbor.trajectory import is_submission, objects_in, read_trajectory
 from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge, numbers
 from tbench.files import safe_relative
 from tbench.results import UNKNOWN_TIME, Integrity, TaskStepResult, Timings, TrialResult
@@ -86,11 +86,12 @@ def make_timings(record: HarborTrial, steps: Sequence[TaskStepResult], trajector
 
 def model_sec(contexts: Sequence[Context]) -> float:
     """Return the seconds of requests, which Terminus-2 records."""
-    times = [time for context in contexts for time in _list((context.metadata or {}).get(_REQUEST_TIMES))]
+    times = [time for context in contexts for time in list_or_empty((context.metadata or {}).get(_REQUEST_TIMES))]
     return sum(time for time in times if isinstance(time, int | float) and 0 <= time < 1e9) / 1000
 
 
-def _list(value: object) -> list[Any]:
+def list_or_empty(value: object) -> list[Any]:
+    """Return a list unchanged; empty for any other type."""
     return value if isinstance(value, list) else []
 
 
@@ -138,7 +139,7 @@ class FoundTrial:
 def read_trial(directory: Path) -> FoundTrial:
     """Read a trial's result.json. Raises UnusableFile."""
     content = read_object(directory / RESULT)
-    for holder in (content, *_objects(content.get("step_results"))):
+    for holder in (content, *objects_in(content.get("step_results"))):
         _drop_large_values(holder)
     try:
         return FoundTrial(directory, HarborTrial.model_validate(content))
@@ -155,10 +156,6 @@ def _drop_large_values(holder: dict[str, Any]) -> None:
         metadata = context.get("metadata")
         known = metadata if isinstance(metadata, dict) else {}
         context["metadata"] = {name: known[name] for name in USED_METADATA if name in known}
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def task_without_result(directory: Path) -> str | None:
