@@ -504,3 +504,16 @@ def test_a_rewound_trial_goes_on_whatever_is_retried() -> None:
     retries = RetryBudget(2, RetryChoice(frozenset({"sandbox_failed"})))
     retries.start_on(a_node())
     assert not retries.is_last(an_error("rewound"))
+
+
+def test_an_attempt_that_goes_on_with_a_lost_one_is_no_other_attempt() -> None:
+    retries, lost = RetryBudget(1), an_error("sandbox_lost")
+    for _ in range(5):
+        retries.start_on(a_node())
+        assert not retries.is_last(lost, goes_on=True)
+        assert not retries.is_last(lost, goes_on=True), "asked twice about the same attempt"
+    retries.start_on(a_node())
+    assert retries.is_last(lost)
+    never = RetryBudget(3, RetryChoice(never=frozenset({"sandbox_lost"})))
+    never.start_on(a_node())
+    assert never.is_last(lost, goes_on=True)

@@ -132,6 +132,23 @@ def test_a_container_that_is_lost_while_its_run_lives_is_replaced_too(cut: Any, 
     assert not run.notes and not [*run.directory.rglob(CHECKPOINTS_NAME)]
 
 
+def test_a_run_that_ended_with_a_lost_container_goes_on_by_replay(cut: Any, engine: Engine) -> None:
+    run = cut("--retry-never", "sandbox_lost")
+    process = run.start()
+    run.wait(asked(run, 6))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    printed, _ = process.communicate(timeout=200)
+    assert [(each.final, each.error and each.error.type) for each in run.results] == [(True, "sandbox_lost")], printed
+    printed = run.finish("--retry-errors")
+    last = run.results[-1]
+    assert (last.reward, last.steps, [each.how for each in last.went_on]) == (1.0, STEPS + CLAIMS, ["replayed"]), (
+        printed
+    )
+    assert run.model.requests <= STEPS + CLAIMS + 1
+    assert not run.notes
+
+
 def test_a_planned_stop_during_a_replay_keeps_what_is_replayed(cut: Any, engine: Engine) -> None:
     run = cut()
     run.start()
