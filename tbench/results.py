@@ -141,6 +141,8 @@ ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
 
 CONTROL = "control"
 """Mode of the control tests' reward in `Integrity.rewards`; for the oracle with their kind, `control-KIND`."""
+INTACT = "intact"
+"""Mode of the reward of tests that hide what they expect, but alter nothing, in `Integrity.rewards`."""
 NO_CONTROL_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 """Prefix of the sign of a pass whose control tests gave no verdict."""
 DISARMED = "tests-disarmed"

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
 from tbench.files import cache_home, write_atomically
-from tbench.results import CONTROL, Blame, ErrorInfo, ImageOrigin
+from tbench.results import CONTROL, INTACT, Blame, ErrorInfo, ImageOrigin
 from tbench.reward import is_solved
 from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
@@ -145,6 +145,11 @@ class Calibration(Frozen):
         tried = [key for key in (rewards[0] if rewards else ()) if key.startswith(prefix)]
         failed = (key for key in tried if not any(is_solved(each.get(key, 1.0)) for each in rewards))
         return next(failed, "").removeprefix(prefix)
+
+    def passes_intact(self, step: str = "") -> bool:
+        """Return whether the oracle's passes include sealed tests of which none is altered."""
+        key = f"{step}/{INTACT}" if step else INTACT
+        return bool(self.oracle_passes) and all(is_solved(each.rewards.get(key, 0)) for each in self.oracle_passes)
 
     def of_control(self, step: str = "") -> dict[str, bool]:
         """Return which tests passed in every pass of the oracle, and whether they passed in its control tests.

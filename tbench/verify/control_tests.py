@@ -8,6 +8,7 @@ and, if the oracle's work still fails, only an unpredictable part of the tests h
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import inspect
@@ -19,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import partial
 
-from tbench.results import CONTROL, DISARMED, NO_CONTROL_VERDICT
+from tbench.results import CONTROL, DISARMED, INTACT, NO_CONTROL_VERDICT
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
 from tbench.verify.calibration import name_list
@@ -71,7 +72,8 @@ async def try_control(
             verdict = verdict.with_signs(f"{NO_CONTROL_VERDICT}: {failure.type}")
         else:
             verdict = _recorded(verdict, CONTROL, tried)
-            return _disarmed(verdict) if is_solved(tried.reward) else _compared(verdict, tried, oracle.of_control)
+            verdict = _disarmed(verdict) if is_solved(tried.reward) else _compared(verdict, tried, oracle.of_control)
+            return await _try_intact(verdict, task, run) if oracle.passes_intact else verdict
     if (failing := with_failing_test(task)) is None:
         return verdict
     try:
@@ -92,7 +94,32 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
         verdict = _recorded(verdict, f"{CONTROL}-{kind}", tried)
         if not is_solved(tried.reward):
             break
+    if (intact := _intact(task)) is not None:
+        with contextlib.suppress(VerifierFailed):
+            tried = await run(intact)
+            verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, INTACT: tried.reward})
     return verdict
+
+
+def _intact(task: Task) -> Task | None:
+    """Return the task with sealed values only, if a single function expects any; else the altered tests show enough."""
+    units = {(site.path, site.unit) for site in _sites(task, partial(_code_sites, asserted=True))}
+    seals = _sites(task, _seals) if len(units) == 1 else []
+    return _replaced(task, seals) if seals else None
+
+
+async def _try_intact(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
+    """Return the pass, with a sign if the work fails where the right values are sealed. Raises TrialError."""
+    intact = _intact(task)
+    if intact is None:
+        return verdict
+    try:
+        tried = await run(intact)
+    except VerifierFailed as failure:
+        return verdict.with_signs(f"{NO_CONTROL_VERDICT}: {failure.type}")
+    verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, INTACT: tried.reward})
+    why = "tests-recognized: they fail where the work cannot read what they expect"
+    return verdict if is_solved(tried.reward) else verdict.with_signs(why)
 
 
 def _recorded(verdict: Verdict, key: str, tried: Verdict) -> Verdict:

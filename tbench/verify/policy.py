@@ -84,6 +84,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
         is_oracle,
         oracle.failed_control(step),
         NEEDS_SERVERS in oracle.usual_signs(step, shared=True) if oracle.passes_fresh and not is_oracle else None,
+        oracle.passes_intact(step),
         NEEDS_PROCESSES in oracle.usual_signs(step, shared=True) if oracle.passes_fresh is False else None,
         oracle.of_control(step),
     )

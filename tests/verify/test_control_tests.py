@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tbench.results import CONTROL, is_weak
+from tbench.results import CONTROL, INTACT, is_weak
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
 from tbench.verify.control_tests import control_tests, did_not_fail, try_control, with_failing_test
@@ -359,7 +359,7 @@ CHECKED = "def test_x():\n    assert f() == 1\n"
 async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(
     task_of: Callable[..., Task], outcomes: list[float | None], recorded: dict[str, float]
 ) -> None:
-    left = list(outcomes)
+    left = [*outcomes, 1.0]
 
     async def run(changed: Task) -> Verdict:
         if (reward := left.pop(0)) is None:
@@ -367,8 +367,26 @@ async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(
         return passed(b"1 failed", reward)
 
     found = await try_control(passed(BEFORE), task_of(test_outputs__py=CHECKED), run, OracleSystem(is_own=True))
-    assert found.integrity.rewards == {f"{CONTROL}-{kind}": reward for kind, reward in recorded.items()}
+    of_kinds = {f"{CONTROL}-{kind}": reward for kind, reward in recorded.items()}
+    assert found.integrity.rewards == {**of_kinds, INTACT: 1.0}
     assert (found.reward, found.integrity.tamper, left) == (1.0, (), [])
+
+
+@pytest.mark.parametrize(
+    ("passes_intact", "of_intact", "is_sign"), [(False, None, False), (True, 1, False), (True, 0, True)]
+)
+async def test_work_that_fails_where_the_only_expected_value_is_sealed_recognizes_tests(
+    task_of: Callable[..., Task], passes_intact: bool, of_intact: float | None, is_sign: bool
+) -> None:
+    left = [0.0, *([] if of_intact is None else [of_intact])]
+
+    async def run(changed: Task) -> Verdict:
+        assert b"SealedValue" in (changed.tests["test_outputs.py"].data or b"")
+        return passed(b"1 failed", left.pop(0))
+
+    task, oracle = task_of(test_outputs__py=CHECKED), OracleSystem(control="sealed", passes_intact=passes_intact)
+    found = await try_control(passed(BEFORE), task, run, oracle)
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-recognized"] * is_sign and not left
 
 
 @pytest.mark.parametrize("kind", ["some", "asserted", "failing"])

@@ -335,6 +335,8 @@ class OracleSystem:
     needs_servers: bool | None = None
     """Whether the oracle's work passes in a fresh container only if that reaches servers of the agent's; None if
     unknown."""
+    passes_intact: bool = False
+    """Whether the oracle's work is known to pass sealed tests of which none is altered."""
     needs_processes: bool | None = None
     """Whether the oracle's work passes in its own container only if the processes that it left run; None if unknown."""
     of_control: Mapping[str, bool] = field(default_factory=dict)
