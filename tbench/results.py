@@ -152,7 +152,7 @@ DISARMED = "tests-disarmed"
 def is_control(mode: str) -> bool:
     """Whether a key of `Integrity.rewards`, after the name of a task step if any, is that of control tests."""
     name = mode.rpartition("/")[2]
-    return name == CONTROL or name.startswith(f"{CONTROL}-")
+    return name in (CONTROL, INTACT) or name.startswith(f"{CONTROL}-")
 
 
 def control_lines(integrity: Integrity) -> Iterator[str]:
@@ -161,7 +161,11 @@ def control_lines(integrity: Integrity) -> Iterator[str]:
     for mode, reward in recorded.items():
         step, _, name = mode.rpartition("/")
         kind = name.removeprefix(CONTROL).removeprefix("-")
-        which = f"{f'step {step}: ' if step else ''}the tests with other expected values{f' ({kind})' if kind else ''}"
+        of_step = f"step {step}: " if step else ""
+        if name == INTACT:
+            yield f"{of_step}the tests with hidden expected values: reward {reward:g}"
+            continue
+        which = f"{of_step}the tests with other expected values{f' ({kind})' if kind else ''}"
         became = "pass, although they must fail" if is_solved(reward) else "fail, as they must"
         yield f"{which} {became}: reward {reward:g}"
     if any(sign.startswith(NO_CONTROL_VERDICT) for sign in integrity.tamper):

@@ -16,6 +16,7 @@ from tbench.results import DISARMED, NO_CONTROL_VERDICT, Integrity, control_line
         (Integrity(rewards={"control": 1.0}, tamper=(f"{DISARMED}: x",)), ["pass, although they must fail: reward 1"]),
         (Integrity(rewards={"control-one": 1.0, "control-asserted": 0.5}), ["(one) pass", "(asserted) fail"]),
         (Integrity(rewards={"a/control": 0.0, "b/control": 1.0}), ["step a: ", "step b: "]),
+        (Integrity(rewards={"control": 0.0, "a/intact": 0.0}), ["fail, as they must", "step a: the tests with hidden"]),
         (Integrity(tamper=(f"{NO_CONTROL_VERDICT}: verifier_failed",)), ["no verdict, so the pass is unconfirmed"]),
         (Integrity(tamper=(f"{DISARMED}: x",)), ["one more, which always fails, pass"]),
     ],
