@@ -109,7 +109,6 @@ def test_a_name_that_is_no_recipe_is_refused() -> None:
         (["--agent", "codex", "--agent-version", "0.1"], "tbench agent pull codex --agent-version 0.1"),
         (["--agent", "nop", "--agent-version", "1"], "--agent-version: no effect with --agent nop"),
         (["--agent", "codex", "--protocol", "bash-tool"], "agent.protocol: only for tbench's own agent"),
-        (["--agent", "codex", "--approve", "ask"], "agent.approve: only for tbench's own agent"),
         (["--agent", "codex", "--render", "chatml"], "calls tools, which needs --render server"),
         (["--agent", "missing.toml"], "there is no such recipe"),
     ],

@@ -26,7 +26,7 @@ MOVES_A_SCORE = """
     sandbox.network sandbox.block_host sandbox.pin_cpus sandbox.no_new_privileges sandbox.allow_env sandbox.trust
     sandbox.cap_add sandbox.ignore_keys
     overrides.timeout_multiplier overrides.agent_timeout_multiplier overrides.verifier_timeout_multiplier
-    overrides.cpus overrides.memory_mb
+    overrides.cpus overrides.memory_mb overrides.resume_trajectory
     verify.mode verify.metric
 """
 MOVES_NONE = """
