@@ -162,11 +162,11 @@ async def _counterfactual(
     failed = tuple(each for each in found.trials if each.cause == cause.cause)
     if not failed:
         raise UsageError("none of its trials is listed")
+    if cause.cause == _ALONE and not cause.changes.keys() - {"schedule.concurrency"}:
+        return Counterfactual(cause.cause, cause.title, "one runs after the other", {}, base_url, None, failed)
     if cause.changes:
         when = " and ".join(f"{key} is {value}" for key, value in cause.changes.items())
         return Counterfactual(cause.cause, cause.title, when, cause.changes, base_url, {}, failed)
-    if cause.cause == _ALONE:
-        return Counterfactual(cause.cause, cause.title, "one runs after the other", {}, base_url, None, failed)
     if cause.cause not in _ANOTHER_SERVER:
         raise UsageError("no setting or server removes this cause")
     url = base_url or _other_endpoint(found, document)
