@@ -14,6 +14,8 @@ from conftest import MakeTask
 from packaged_trials import Pull, run, trajectory
 from tool_calling_server import ToolCallingServer, called
 
+import tbench
+from tbench.config.settings import RunConfig
 from tbench.serving import JsonHandler
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -137,6 +139,24 @@ def test_a_trial_is_forked_by_replaying_its_first_replies_to_a_new_agent(
     assert "1 of 1 forks at step 2" in done.stdout
     # The first reply came from the trial.
     assert all(any(message["role"] == "assistant" for message in body["messages"]) for body in asked(better))
+
+
+async def test_a_packaged_agent_is_debugged_reply_by_reply(
+    make_task: MakeTask, tools_volume: str, pulled: Pull
+) -> None:
+    pulled("codex")
+    task = make_task(toml=TOML.format(seconds=300))
+    with ToolCallingServer(["ls /app", "rm -r /app", "touch /app/done"]) as server:
+        found = {"agent": {"name": "codex"}, "model": {"base_url": server.base_url}, "verify": {"mode": "shared"}}
+        async with tbench.debug(task, config=RunConfig.model_validate(found)) as session:
+            assert (await session.waits()).actions == ("ls /app",)
+            await session.step()
+            assert (await session.waits()).actions == ("rm -r /app",)
+            await session.drop("not this")
+            assert (await session.waits()).actions == ("touch /app/done",)
+            await session.run()
+    assert session.result is not None
+    assert (session.result.error, session.result.reward, session.result.steps) == (None, 1.0, 5)
 
 
 def asked(server: ToolCallingServer) -> list[dict[str, Any]]:
