@@ -108,7 +108,7 @@ class CuttingServer(ToolCallingServer):
 def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try, tmp_path: Path) -> None:
     result = try_agent(agent, CuttingServer(["touch /app/done"]))
     assert (result["error"], result["reward"]) == (None, 1.0)
-    assert result["outcome"] == ("format_limit" if agent == "codex" else "finished")
+    assert result["outcome"] == ("finished" if agent == "mini-swe-agent" else "format_limit")
     assert [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]] == [False] + [True] * (result["steps"] - 1)
 
 
