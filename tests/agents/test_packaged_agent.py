@@ -227,6 +227,8 @@ def solution_of(task: str) -> Sequence[str]:
     return ["ls /app", text.split("set -e\n", 1)[1]]
 
 
+PATIENT = ("--timeout-multiplier", "5")
+"""These agents start for minutes where other tests take the processors."""
 TOOL_CALLERS = [name for name in known_recipes() if load_recipe(name).calls_tools]
 
 
@@ -239,7 +241,7 @@ def test_a_real_agent_solves_bundled_tasks_without_a_network(
     pulled(agent)
     commands = solution_of(task)
     with ToolCallingServer(commands) as server:
-        result = run(tmp_path, TIDY, agent, server.base_url, "-t", task, seconds=400)
+        result = run(tmp_path, TIDY, agent, server.base_url, "-t", task, *PATIENT, seconds=1500)
     assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 3)
     found = trajectory(tmp_path, task)
     last = [SUBMIT] if agent == "mini-swe-agent" else []
@@ -270,7 +272,7 @@ def test_aider_edits_files_of_a_bundled_task_without_a_network(tmp_path: Path, t
     code = script.split("<<'PY'\n", 1)[1].split("PY\n", 1)[0]
     with ToolCallingServer([]) as server:
         server.text = EDIT.format(path="slots.py", content=code)
-        result = run(tmp_path, TIDY, "aider", server.base_url, "-t", "free-slots-bug", seconds=400)
+        result = run(tmp_path, TIDY, "aider", server.base_url, "-t", "free-slots-bug", *PATIENT, seconds=1500)
     assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 1)
     directory = tmp_path / "run" / "trials" / "free-slots-bug" / "seed-0"
     assert "slots.py" in (directory / "agent" / "chat.md").read_text()
@@ -298,7 +300,7 @@ async def test_a_real_agent_runs_in_an_image_that_is_little_more_than_busybox(
     (task / "environment" / "busybox").chmod(0o755)
     with ToolCallingServer(["touch done && echo made"]) as server:
         server.text = EDIT.format(path="done", content="yes\n")
-        result = run(tmp_path, task.parent, agent, server.base_url, "-t", "only-busybox", seconds=400)
+        result = run(tmp_path, task.parent, agent, server.base_url, "-t", "only-busybox", *PATIENT, seconds=1500)
     # There is no bash for the verifier.
     assert (result["error"]["type"], result["outcome"]) == ("verifier_no_reward", "finished")
     if agent == "aider":
