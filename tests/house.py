@@ -56,7 +56,7 @@ def floors(arrows: set[tuple[str, str]]) -> dict[str, int]:
 
     def floor(room: str, above: frozenset[str]) -> int:
         if room not in found:
-            below = (there for here, there in arrows if here == room and there not in above)
+            below = (there for here, there in sorted(arrows) if here == room and there not in above)
             found[room] = 1 + max((floor(there, above | {room}) for there in below), default=0)
         return found[room]
 
