@@ -35,6 +35,7 @@ _KEPT_BYTES = 16 << 20
 """Maximum size of the agent's own files that are kept of a trial."""
 _NO_LIMIT_SEC = 24 * 3600.0
 _SHOWN_LINES = 5
+_LOOK_SEC = 60.0
 _UNKNOWN_CONTEXT = 131_072
 """Context that an agent is named if the server does not name it; a refusal then says the rest."""
 _LONGEST_ARGUMENT = 120 << 10
@@ -56,6 +57,11 @@ class PackagedAgent:
     async def work(self, place: Workplace) -> AgentReport:
         if place.earlier is not None:
             raise TrialError("task_unsupported", NO_SESSION.format(agent=self.name))
+        for program in self._recipe.needs:
+            looked = f"command -v {shlex.quote(program)}"
+            found = await place.sandbox.shell(looked, timeout_sec=_LOOK_SEC, user=agent_user(place.task))
+            if found.exit_code:
+                raise TrialError("task_unsupported", f"the image has no {program}, which {self.name} needs")
         bugs: list[Exception] = []
         make = partial(_Work, self._recipe, self._model_name, place, bugs.append)
         self._inner = UserAgent(

@@ -66,6 +66,8 @@ class Recipe(Frozen):
     """The API that the agent speaks; the endpoint answers to all of them."""
     calls_tools: bool = True
     """Whether it works by tool calls, which the model's server has to allow."""
+    needs: tuple[str, ...] = ()
+    """Programs that it wants to find in the task's image."""
     version: str
     """The version that is used without `--agent-version`."""
     package: PackageSource
