@@ -406,11 +406,14 @@ class ComposeContainer(Container):
         self._sidecars = sidecars
 
     async def pause(self) -> None:
-        await super().pause()
-        # A service that has ended cannot be paused.
         others = [self.service(name) for name in self._sidecars if name in self._resources.containers]
-        for failed in await asyncio.gather(*(Container.pause(each) for each in others), return_exceptions=True):
-            if isinstance(failed, BaseException) and not isinstance(failed, TrialError):
+        # All at once: there is little time, and one that cannot be paused must not keep the others running.
+        main, *rest = await asyncio.gather(
+            super().pause(), *(Container.pause(each) for each in others), return_exceptions=True
+        )
+        # A service that has ended cannot be paused.
+        for failed in (main, *(each for each in rest if not isinstance(each, TrialError))):
+            if isinstance(failed, BaseException):
                 raise failed
 
     @property
