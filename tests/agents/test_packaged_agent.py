@@ -286,8 +286,8 @@ WORKDIR /app
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", known_recipes())
-async def test_a_real_agent_runs_in_an_image_that_is_little_more_than_busybox(
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "qwen-code"])
+async def test_a_real_agent_runs_or_is_refused_in_an_image_that_is_little_more_than_busybox(
     agent: str, tmp_path: Path, make_task: MakeTask, start_sandbox: Any, pulled: Any
 ) -> None:
     """Like Alpine: no C library, no C++ library, no Python, no Node.js."""
@@ -299,7 +299,6 @@ async def test_a_real_agent_runs_in_an_image_that_is_little_more_than_busybox(
     (task / "environment" / "busybox").write_bytes(busybox)
     (task / "environment" / "busybox").chmod(0o755)
     with ToolCallingServer(["touch done && echo made"]) as server:
-        server.text = EDIT.format(path="done", content="yes\n")
         result = run(tmp_path, task.parent, agent, server.base_url, "-t", "only-busybox", *PATIENT, seconds=1500)
     if needs := load_recipe(agent).needs:
         assert (result["error"]["type"], result["steps"]) == ("task_unsupported", 0)
@@ -307,8 +306,4 @@ async def test_a_real_agent_runs_in_an_image_that_is_little_more_than_busybox(
         return
     # There is no bash for the verifier.
     assert (result["error"]["type"], result["outcome"]) == ("verifier_no_reward", "finished")
-    if agent == "aider":
-        chat = tmp_path / "run" / "trials" / "only-busybox" / "seed-0" / "agent" / "chat.md"
-        assert "Applied edit to done" in chat.read_text()
-    else:
-        assert "made" in trajectory(tmp_path, "only-busybox")["steps"][0]["observation"]
+    assert "made" in trajectory(tmp_path, "only-busybox")["steps"][0]["observation"]
