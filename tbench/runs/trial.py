@@ -647,8 +647,10 @@ class Trial:
         goes_on = (control.stop.reason or control.is_set_aside) and control.can_go_on
         if goes_on and self._noted is not None and isinstance(sandbox, Survives):
             self._sandbox = None
-            with contextlib.suppress(TrialError):
+            try:
                 await asyncio.shield(sandbox.pause())
+            except TrialError as error:
+                control.say(f"{control.name}: it is kept, but keeps running: {one_line(str(error), 200)}")
         # The note of a replay is that of the attempt that it repeats.
         await self._remove(forgets=not goes_on)
 
