@@ -56,7 +56,7 @@ def make_summary(
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
     """Return the prices of a run, or of other settings in place of its own."""
-    return Prices(**dict(cost or stored_cost(run)))  # by name: a price that is only in one of both raises TypeError
+    return Prices(**(cost or stored_cost(run)).model_dump())  # by name: a price that is only in one of both raises TypeError
 
 
 def stored_cost(run: StoredRun) -> CostConfig:
