@@ -56,7 +56,8 @@ def make_summary(
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
     """Return the prices of a run, or of other settings in place of its own."""
-    return Prices(**(cost or stored_cost(run)).model_dump())  # by name: a price that is only in one of both raises TypeError
+    # By name: a price that is only in one of both raises TypeError.
+    return Prices(**(cost or stored_cost(run)).model_dump())
 
 
 def stored_cost(run: StoredRun) -> CostConfig:
