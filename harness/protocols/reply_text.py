@@ -17,8 +17,8 @@ from harness.model_text import Span, without_lone_surrogates
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 
 # An unclosed string matches up to the end of the text: if it failed there, the scan would start again at every quote.
-# Group 1 is the closing quote. The quantifiers are possessive, because backtracking cannot help.
-JSON_TOKEN = re.compile(r'[{}\[\]]|"(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
+# Group 1 is the closing quote. The inner quantifier is possessive, because backtracking cannot help.
+JSON_TOKEN = re.compile(r'[{}\[\]]|"(?:[^"\\]++|\\.)*(")?', re.DOTALL)
 
 _KEY = re.compile(r"(\^?)((?:[CMS]-)*)(.+)", re.IGNORECASE)
 _NAMED_KEYS = {

@@ -25,7 +25,7 @@ _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<|>")
 _IN_QUOTE = re.compile(r"[^\"\\$`]+")
 _IN_PARAMETER = re.compile(r"[^}\"\\$`]+")
 _VARIABLE = re.compile(r"\$(?:\w+|[-@*#?$!])")
-_VARIABLE_OR_ANSI_QUOTE = re.compile(rf"{_VARIABLE.pattern}|\$'(?:[^'\\]++|\\.)*+'?", re.DOTALL)
+_VARIABLE_OR_ANSI_QUOTE = re.compile(rf"{_VARIABLE.pattern}|\$'(?:[^'\\]++|\\.)*'?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _PARENTHESIS = re.compile(r"[()]")
 

@@ -42,7 +42,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _QUOTING_SECTIONS = frozenset({"FAILURES", "ERRORS", "PASSES", "XFAILURES", "XPASSES"})
 """Headings of pytest's sections that quote the output of tests."""
 _WORDS = "PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS"
-_NAME = r"(?P<{}>(?:[^\s\[:]|:(?!:))++::[^\s\[]++(?:\[.*?\])?)"
+_NAME = r"(?P<{}>(?:[^\s\[:]|:(?!:))+::[^\s\[]++(?:\[.*?\])?)"
 _LINE = re.compile(
     # In the short summary, and with several workers, the status comes first.
     rf"(?:\[gw\d+\] (?:\[ *\d+%\] )?)?(?P<first>{_WORDS}) {_NAME.format('after')}(?: - .*)?"

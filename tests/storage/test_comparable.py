@@ -25,7 +25,6 @@ MOVES_A_SCORE = """
     limits.command_sec
     sandbox.network sandbox.block_host sandbox.pin_cpus sandbox.no_new_privileges sandbox.allow_env sandbox.trust
     sandbox.cap_add sandbox.ignore_keys
-    overrides.resume_trajectory
     overrides.timeout_multiplier overrides.agent_timeout_multiplier overrides.verifier_timeout_multiplier
     overrides.cpus overrides.memory_mb overrides.resume_trajectory
     verify.mode verify.metric

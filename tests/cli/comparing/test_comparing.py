@@ -175,7 +175,7 @@ def test_a_changed_or_renamed_task_is_left_out_and_named(pair: tuple[Path, Path]
 
 def test_runs_without_a_common_seed_are_paired_in_order_on_demand(pair: tuple[Path, Path], tmp_path: Path) -> None:
     later = store_run(tmp_path / "later", NEW, first_seed=2)
-    assert "have no seed in common, so no trials can be paired" in refused("compare", pair[0], later)
+    assert "have no seed in common, so no trials are paired by seed" in refused("compare", pair[0], later)
     text = tbench("compare", pair[0], later, "--anyway")
     assert (
         "B - A: +12.50 points" in text

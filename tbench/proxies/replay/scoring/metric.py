@@ -24,9 +24,9 @@ from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Oddity, Parse
 
 _BLANKS = " \t\r\n"
 # White space, or a word: plain text, quoted text, escaped characters. Possessive, so that it stays linear.
-_PIECE = re.compile(r"""[ \t\r\n]+|(?:[^ \t\r\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*+"|\\.)++""", re.DOTALL)
+_PIECE = re.compile(r"""[ \t\r\n]+|(?:[^ \t\r\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*"|\\.)+""", re.DOTALL)
 _QUOTING = re.compile(r"""['"\\]""")
-_QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
+_QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]++|\\.)*)"|\\(.)""", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r'\\(["\\])')
 
 Tokens = tuple[tuple[tuple[str, int], ...], int]

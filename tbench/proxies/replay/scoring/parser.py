@@ -34,7 +34,7 @@ _COMMAND_KEYS = ("keystrokes", "command", "cmd")
 
 def _string_after(key: str) -> str:
     # Possessive, as backtracking never helps: neither branch matches a quote. Finds the same as upstream's pattern.
-    return rf'"{key}"\s*:\s*"((?:[^"\\]++|\\.)*+)'
+    return rf'"{key}"\s*:\s*"((?:[^"\\]++|\\.)*)'
 
 
 _CLOSED_KEYSTROKES = (re.compile(_string_after("keystrokes") + '"'),)
