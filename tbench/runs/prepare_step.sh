@@ -12,7 +12,7 @@ if [ "$before" != 0 ]; then
     LOCPATH=/opt/tbench/share/locale /opt/tbench/bin/limit 10 /opt/tbench/bin/tmux -u -S "$terminal" \
         rename-session -t main "step-$before" >/dev/null 2>&1
     # Stop all processes, so that none can put links in the way of the removal.
-    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
+    stop_others
     # The terminal's files have the state of its last shell.
     $busybox rm -rf /tests /.tbench-* /logs/agent /logs/verifier "$terminal".command* || is_failed=1
 fi

@@ -16,7 +16,7 @@ from tbench.errors import TrialError
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, TaskStepResult, Timings
 from tbench.reward import canonical
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import BUSYBOX, Sandbox
+from tbench.sandbox.backend import BUSYBOX, STOP_OTHERS, Sandbox
 from tbench.sandbox.startup import wait_until_healthy
 from tbench.storage.read_run import read_trajectory
 from tbench.storage.run_files import CHECKPOINTS_NAME
@@ -193,7 +193,7 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
 
 @cache
 def _prepare_script() -> str:
-    return Path(__file__).with_name("prepare_step.sh").read_text()
+    return STOP_OTHERS + Path(__file__).with_name("prepare_step.sh").read_text()
 
 
 async def _owner_ids(step: Task, sandbox: Sandbox) -> tuple[int, int]:

@@ -27,6 +27,19 @@ from tbench.tasks.network import NetworkPolicy
 TOOLS = "/opt/tbench"
 BUSYBOX = f"{TOOLS}/bin/busybox"
 """Path of busybox in every sandbox: our own shell and utilities, since images need not have any."""
+STOP_OTHERS = f"""stop_others() {{
+    kill -STOP -1
+    kill -CONT $PPID
+    for starting in $({BUSYBOX} grep -l '^Name:.runc:' /proc/[0-9]*/status); do
+        {BUSYBOX} grep -q '^PPid:.0$' $starting || continue
+        starting=${{starting%/status}}
+        kill -CONT ${{starting#/proc/}}
+    done
+}} 2>/dev/null
+"""
+"""Shell function that stops all other processes of the container, but for the parent, which enforces a time limit.
+
+A command that the engine is just starting goes on: stopped, it would block the engine for ever."""
 NOT_STAGED = 97
 """Exit code of our scripts when their files could not be copied into the sandbox."""
 

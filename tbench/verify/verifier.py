@@ -23,7 +23,7 @@ from typing import Literal
 from tbench.errors import Origin, TrialError
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, place_tree
-from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
+from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, STOP_OTHERS, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests, look_functions, walk_argument
@@ -100,7 +100,7 @@ class VerifierScript:
 
 @cache
 def _script_text() -> str:
-    return look_functions() + Path(__file__).with_name("verifier.sh").read_text()
+    return STOP_OTHERS + look_functions() + Path(__file__).with_name("verifier.sh").read_text()
 
 
 def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:

@@ -423,12 +423,6 @@ tell_logs() {
     end_message
 }
 
-# Stops all other processes, so that none can write a reward after the verifier has ended. The parent, which enforces
-# this script's time limit, continues.
-stop_others() {
-    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
-}
-
 case "$part" in
     whole)
         prepare

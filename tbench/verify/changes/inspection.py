@@ -16,7 +16,7 @@ from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import BackendFacts, Compares, Sandbox, check_output
+from tbench.sandbox.backend import STOP_OTHERS, BackendFacts, Compares, Sandbox, check_output
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import (
     MAX_INSPECTED,
@@ -73,8 +73,7 @@ _STOP = """{
             tries=$((tries + 1))
         done
     done
-    kill -STOP -1
-    kill -CONT $PPID
+    stop_others
 } 2>/dev/null"""
 _CONTINUE = (
     "{ kill -CONT $($busybox ls /proc | $busybox grep -x '[0-9]*' | $busybox sort -rn); kill -CONT -1; } 2>/dev/null"
@@ -285,7 +284,7 @@ async def _run_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, stop_oth
         look += f"; {_LOGS}"
     if stop_others:
         look = f"{_STOP}; {look}; {_CONTINUE}"
-    script = f"{look_functions()}\n{look}\nprintf '\\0end'\n"
+    script = f"{STOP_OTHERS}{look_functions()}\n{look}\nprintf '\\0end'\n"
     try:
         return await check_output(sandbox, script, timeout_sec=_LOOK_SEC, stdin=stdin)
     except TrialError:

@@ -104,11 +104,6 @@ pack_small() {
     if [ "$size" -le "$1" ]; then pack "$2"; else nothing; fi
 }
 
-# Stops all other processes, so that no file changes while it is read.
-stop_others() {
-    { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
-}
-
 continue_others() {
     kill -CONT -1 2>/dev/null
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import ExecResult, HasServices, MakesRoom, Sandbox, Streams, service_of
+from tbench.sandbox.backend import STOP_OTHERS, ExecResult, HasServices, MakesRoom, Sandbox, Streams, service_of
 from tbench.tasks.artifacts import LOGS, MAIN, Artifact, CollectHook, collection_order
 from tbench.tasks.task import Task
 from tbench.text import one_line
@@ -254,7 +254,7 @@ async def _stream(sandbox: Sandbox, script: str, raw: IO[bytes], limit_bytes: in
 
 @cache
 def _shell_functions() -> str:
-    return Path(__file__).with_name("collect.sh").read_text()
+    return STOP_OTHERS + Path(__file__).with_name("collect.sh").read_text()
 
 
 def _script(artifacts: Sequence[Artifact], with_logs: bool, most_bytes: int, *, follow: bool, goes_on: bool) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.backend import BUSYBOX, STOP_OTHERS, TOOLS
 from tbench.sandbox.docker.cleaning import remove_leftovers
 from tbench.sandbox.docker.commands import EngineCommands
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
@@ -495,3 +495,17 @@ async def test_a_workdir_that_is_missing_is_made(start: Start) -> None:
 async def test_tmux_runs_without_terminfo_or_locale_of_the_image(box: Container) -> None:
     told = await output(box, "/opt/tbench/bin/tmux -V")
     assert re.fullmatch(r"tmux \S+", told)
+
+
+async def test_a_command_that_is_just_starting_goes_on_while_the_others_are_stopped(
+    start: Start, engine: Engine
+) -> None:
+    sandbox = await start()
+    named = """$0 = "runc:[2:INIT]"; sleep 60"""
+    starting = engine.api.exec_create(sandbox.container_id, ["perl", "-e", named])["Id"]
+    engine.api.exec_start(starting, detach=True)
+    await sandbox.shell(f"perl -e '{named}' & {BUSYBOX} sleep 0.3", timeout_sec=20)
+    script = f"{STOP_OTHERS}stop_others; for each in $({BUSYBOX} pidof perl); do {BUSYBOX} cat /proc/$each/status; done"
+    ended = await sandbox.shell(script, timeout_sec=20)
+    found = re.findall(rb"State:\t(.).*?PPid:\t(\d+)", ended.output, re.DOTALL)
+    assert {parent != b"0": state for state, parent in found} == {False: b"S", True: b"T"}
