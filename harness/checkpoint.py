@@ -6,9 +6,10 @@ followed is known to the terminal, whose session counts what was typed (harness.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -334,10 +335,12 @@ class Checkpoints:
         return Followed(time.time(), len(steps), added, spent_sec, waited_sec)
 
 
-def shared_length(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """Return the number of messages at the start that two versions of a history share."""
+def shared_length(
+    old: Sequence[Message], new: Sequence[Message], is_same: Callable[[Message, Message], bool] = operator.eq
+) -> int:
+    """Return the number of messages at the start that two versions of a history share; equal ones are always shared."""
     least = min(len(old), len(new))
     # Lists skip equal objects fast; almost every step only adds messages.
     if old[:least] == new[:least] if len(old) != len(new) else old == new:
         return least
-    return next((at for at in range(least) if old[at] != new[at]), least)
+    return next((at for at in range(least) if not is_same(old[at], new[at])), least)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.checkpoint import shared_length
 from harness.trajectory import Branch, Message
 
 _SEARCHED = 64
@@ -29,7 +30,7 @@ class _Known:
         size = len(self.messages)
         if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
             return False
-        return shared_start(self.messages, messages) == size
+        return shared_length(self.messages, messages, _is_same) == size
 
 
 class Conversations:
@@ -72,7 +73,7 @@ class Conversations:
 
     @staticmethod
     def _shared(known: _Known, messages: Sequence[Message]) -> tuple[Message, ...]:
-        return known.messages[: shared_start(known.messages, messages)]
+        return known.messages[: shared_length(known.messages, messages, _is_same)]
 
     @property
     def _main(self) -> _Known | None:
@@ -99,7 +100,7 @@ class Conversations:
         for each in self._all:
             if each is not main:
                 messages = (*each.messages, each.answer)
-                kept = shared_start(before, messages)
+                kept = shared_length(before, messages, _is_same)
                 found.append(
                     Branch(replies=tuple(each.replies), has_tools=bool(each.tools), kept=kept, messages=messages[kept:])
                 )
@@ -107,16 +108,8 @@ class Conversations:
         return tuple(found)
 
 
-def shared_start(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """Return the number of messages at the start that two requests share, apart from thinking.
-
-    Agents may leave out the thinking of earlier replies.
-    """
-    pairs = zip(old, new, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if not _same(one, other)), min(len(old), len(new)))
-
-
-def _same(one: Message, other: Message) -> bool:
+def _is_same(one: Message, other: Message) -> bool:
+    """Whether two messages are the same apart from thinking, which agents may leave out of earlier replies."""
     return one is other or (
         one.role == other.role
         and one.content == other.content
