@@ -122,6 +122,7 @@ def test_a_run_is_refused_before_anything_starts(tmp_path: Path, arguments: list
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("calls_tools", [True, False])
 def test_a_server_that_refuses_tool_calls_ends_the_run_before_it_starts(tmp_path: Path, calls_tools: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, ToolCallingServer([]) as server:
