@@ -171,7 +171,8 @@ class _Session:
             except ssl.SSLWantReadError:
                 if pieces:
                     break
-                await self._flush()
+                # Without waiting until it is sent: the engine may read on only after this side has read.
+                self._put()
                 if not await self._fill():
                     return b""
             except ssl.SSLZeroReturnError:
@@ -197,9 +198,12 @@ class _Session:
         self._in.write(data)
         return bool(data)
 
-    async def _flush(self) -> None:
+    def _put(self) -> None:
         if data := self._out.read():
             self._writer.write(data)
+
+    async def _flush(self) -> None:
+        self._put()
         await self._writer.drain()
 
     def close(self) -> None:

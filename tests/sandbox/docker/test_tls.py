@@ -116,6 +116,29 @@ def test_both_directions_are_under_way_at_once(files: Path) -> None:
         sending.join(BOUND_SEC)
 
 
+def sends_before_it_reads(connection: ssl.SSLSocket) -> None:
+    connection.sendall(LARGE)
+    connection.sendall(b"%d" % len(received(connection)))
+
+
+def test_a_server_that_does_not_read_yet_is_read(files: Path) -> None:
+    with (
+        served(files, sends_before_it_reads) as host,
+        forwarded(host, **secure(files)) as forward,
+        connected(forward) as client,
+    ):
+
+        def send() -> None:
+            client.sendall(LARGE)
+            client.shutdown(socket.SHUT_WR)
+
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        time.sleep(0.5)  # until everything on the way to the server is full
+        assert received(client) == LARGE + b"%d" % len(LARGE)
+        sending.join(BOUND_SEC)
+
+
 def test_many_connections_do_not_disturb_each_other_and_all_are_gone_in_the_end(files: Path) -> None:
     before = threading.active_count()
     with served(files, echo) as host, contextlib.ExitStack() as stack:
