@@ -32,6 +32,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """A million objects, which each collection of garbage would go through, are not kept for the tests that follow."""
+    yield
+    tree.cache_clear()
+
+
 @cache
 def imports(path: Path) -> set[str]:
     """Dotted names of everything that a file imports, anywhere in it; a name out of a package counts as a module."""

@@ -22,13 +22,16 @@ from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, MeasuredTrial, save_calibration
 
 
-def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
+def test_the_collector_is_as_before_when_the_trials_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: done.append("unfreeze"))
     before = gc.get_threshold()
     with pytest.raises(KeyError), tuned_gc():
-        assert gc.get_freeze_count() > 0
+        assert done == ["freeze"]
         assert gc.get_threshold()[2] > before[2]
         raise KeyError
-    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+    assert (gc.get_threshold(), done) == (before, ["freeze", "unfreeze"])
 
 
 LATER = {

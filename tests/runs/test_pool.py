@@ -19,16 +19,11 @@ BOUND_SEC = 20
 @pytest.fixture(autouse=True)
 async def tidy(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
     """Check that no test leaves an asyncio task, or an asyncio error message."""
-    # What the worker has loaded and kept until now is left out of the collection: it takes half a second otherwise.
-    gc.freeze()
-    try:
-        with caplog.at_level(logging.WARNING, "asyncio"):
-            yield
-            await asyncio.sleep(0)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            gc.collect()
-    finally:
-        gc.unfreeze()
+    with caplog.at_level(logging.WARNING, "asyncio"):
+        yield
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
