@@ -96,7 +96,10 @@ def require_package(recipe: Recipe, given: str) -> tuple[AgentPackage, Manifest]
 
 
 async def pull_package(recipe: Recipe, add_runtime: AddRuntime, say: Callable[[str], None]) -> Manifest:
-    """Ask the registry for a recipe's package and put it into the cache. Raises UsageError."""
+    """Ask the registry for a recipe's package, unless the cache has it, and put it there. Raises UsageError."""
+    if (found := find_package(recipe)) is not None:
+        say(f"agent: its package is here already: {_directory(recipe)}; to pull it again, remove that folder first")
+        return found[1]
     if platform.machine() not in _ARCHITECTURES:
         raise UsageError(f"agents' packages are for {', '.join(_ARCHITECTURES)}; this machine is {platform.machine()}")
     folder = _directory(recipe)
@@ -246,7 +249,7 @@ def _leave_out(root: Path, patterns: Sequence[str]) -> None:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    """Put a whole package in its place, instead of an earlier one."""
+    """Put a whole package in its place, instead of one that was pulled meanwhile or is not whole."""
     staging.chmod(0o755)
     if folder.exists():
         shutil.rmtree(folder)

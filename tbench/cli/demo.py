@@ -61,15 +61,12 @@ def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | N
 
 def _why_missing(agent: str) -> str:
     """Fetch an agent's package if it is not in the cache. Returns why it cannot be had, empty if it is there."""
-    from tbench.agents.packages import find_package
     from tbench.agents.recipe import load_recipe
     from tbench.cli.agents.commands import fetch
     from tbench.errors import UsageError
 
-    recipe = load_recipe(agent)
     try:
-        if find_package(recipe) is None:
-            fetch(recipe)
+        fetch(load_recipe(agent))
     except UsageError as error:
         return str(error)
     return ""

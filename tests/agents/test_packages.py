@@ -114,9 +114,25 @@ async def test_a_pulled_package_holds_what_npm_installed_less_what_is_left_out(
         program = tar.getmember("node_modules/shell-agent/bin/run")
     assert program.mode & stat.S_IXOTH
     assert "node_modules/shell-agent/docs" not in names
-    again = await pull_package(recipe, no_runtime, said.append)
-    assert again.sha256 == manifest.sha256 == package.sha256
+    assert package.sha256 == manifest.sha256
     assert [name.startswith(".") for name in names_in(cache)] == [False]
+
+
+async def test_a_package_that_is_in_the_cache_is_asked_for_again_only_after_it_was_removed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    pretend(tmp_path, "npm", INSTALLS)
+    source = PackageSource(npm="shell-agent")
+    recipe = shell_recipe("true {instruction}").model_copy(update={"package": source})
+    manifest = await pull_package(recipe, no_runtime, lambda _: None)
+    said: list[str] = []
+    assert await pull_package(recipe, no_runtime, said.append) == manifest
+    (name,) = names_in(cache)
+    assert str(cache / name) in said.pop()
+    shutil.rmtree(cache / name)
+    assert (await pull_package(recipe, no_runtime, said.append)).sha256 == manifest.sha256
+    assert said == ["agent: asking npm for shell-agent@1.0"]
 
 
 INSTALLS_PROGRAMS = """
