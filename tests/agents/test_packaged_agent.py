@@ -15,6 +15,8 @@ import pytest
 from conftest import MakeTask
 from own_podman import own_podman
 from packaged_trials import Pull, run, trajectory
+from ray_cluster import ray_nodes, require_ray
+from results_on_disk import results_in
 from shell_agents import write_recipe
 from tool_calling_server import SUBMIT, ToolCallingServer
 
@@ -220,6 +222,24 @@ def test_an_agent_works_on_podman(
         address = f"unix://{Path(engine.info.root).parent}/podman.sock"
         result = run(tmp_path, make_task().parent, str(recipe), server.base_url, "--engine", address)
     assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
+
+
+@pytest.mark.slow
+def test_an_agent_works_on_every_node_of_a_ray_cluster(
+    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+) -> None:
+    require_ray()
+    recipe = tmp_path / "shell.toml"
+    write_recipe(recipe, ': {instruction}\n"$ASK" one && sleep 2 && touch /app/done')
+    with ray_nodes("one", "two") as nodes:
+        command = [sys.executable, "-m", "tbench", "run", str(make_task().parent), "--agent", str(recipe)]
+        command += ["--base-url", server.base_url, "--ray", nodes.address, "-k", "4", "-n", "4"]
+        command += ["--cpu-overcommit", "2", "--verify", "shared", "--retries", "0", "--output", str(tmp_path / "run")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = results_in(tmp_path / "run")
+    assert [(each.error, each.reward, each.steps) for each in results] == [(None, 1.0, 1)] * 4
+    assert {each.machine for each in results} == {"one", "two"}
 
 
 def solution_of(task: str) -> Sequence[str]:
