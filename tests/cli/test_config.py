@@ -77,6 +77,19 @@ def test_show_says_the_layer_that_each_value_came_from(tmp_path: Path) -> None:
     assert found["agent.protocol"] == ("bash-tool", "preset tmax")
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--send-reasoning"], "on"),
+        (["--send-reasoning", "auto"], "auto"),
+        (["--send-reasoning", "off"], "off"),
+        (["--no-send-reasoning"], "off"),
+    ],
+)
+def test_what_is_on_or_off_needs_no_value(words: list[str], value: str, tmp_path: Path) -> None:
+    assert shown(tmp_path, *words)["model.send_reasoning"] == (value, "--send-reasoning")
+
+
 def test_what_show_prints_is_a_file_that_says_the_same(tmp_path: Path) -> None:
     arguments = ("--preset", "terminus-2", "--steps", "none", "--extra-body", '{"a": {"b": [1, "x"]}}', "-t", "b*")
     arguments += ("-n", "auto", "--shard", "1/4")

@@ -63,7 +63,10 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         bare = {each.flags[0]: partial(_take_value, each) for each in self._settings if each.option.bare is not None}
-        return super().parse_args(ctx, insert_optional_values(args, bare))
+        off = {
+            f"--no-{each.flags[0][2:]}": f"{each.flags[0]}=off" for each in self._settings if each.option.bare == "on"
+        }
+        return super().parse_args(ctx, insert_optional_values([off.get(word, word) for word in args], bare))
 
     def invoke(self, ctx: click.Context) -> Any:
         layers = Layers(self._configuration, beside=_all_configurations())
