@@ -16,7 +16,7 @@ from tbench.errors import UsageError
 from tbench.exchange.atif import agent_version, atif_document
 from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
-from tbench.results import ErrorInfo, TaskStepResult, TrialResult
+from tbench.results import ErrorInfo, TaskStepResult, TrialResult, WentOn
 from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 from tbench.text import replace_unseen
@@ -109,7 +109,7 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "config": config,
         "agent_info": agent,
         # As in Harbor, the counts of a task with several steps are only in its steps.
-        "agent_result": None if steps else _context(result.usage, result.steps, result.outcome),
+        "agent_result": None if steps else _context(result.usage, result.steps, result.outcome, result.went_on),
         "verifier_result": _rewards(result),
         "exception_info": None if steps else exception_info(result, result.finished_at, trial.directory),
         "started_at": result.started_at.isoformat(),
@@ -210,8 +210,9 @@ def _step_record(trial: ExportedTrial, step: TaskStepResult, phases: _Phases) ->
     }
 
 
-def _context(usage: Usage, replies: int, outcome: Outcome | None) -> Record:
-    return {**_counts(usage), "metadata": {"n_episodes": replies, "outcome": outcome}}
+def _context(usage: Usage, replies: int, outcome: Outcome | None, cuts: Sequence[WentOn] = ()) -> Record:
+    went_on = {"went_on": [each.model_dump(mode="json") for each in cuts]} if cuts else {}
+    return {**_counts(usage), "metadata": {"n_episodes": replies, "outcome": outcome, **went_on}}
 
 
 def _counts(usage: Usage) -> Record:

@@ -54,6 +54,8 @@ class TrialChoice:
             return "of other tasks"
         if reward is None and (self.only != "all" or self.min_reward is not None):
             return "without a verdict"
+        if (self.only != "all" or self.min_reward is not None) and not all(each.counts for each in result.went_on):
+            return "whose reward does not count, because a replay after a cut differed"
         if self.only == "passed" and not result.passed:
             return "not passed"
         if self.only == "failed" and result.passed:

@@ -58,6 +58,7 @@ def _metadata(trial: ExportedTrial, part: ExportedPart) -> Fields:
         "outcome": result.outcome if step is None else step.outcome,
         "agent": result.agent,
         "model": result.model,
+        "went_on": [each.how for each in result.went_on],
         "tags": sorted({tag for note in trial.notes for tag in note.tags}),
     }
 

@@ -15,7 +15,7 @@ from stored_conversations import SCRIPTS, StoredTrial, conversation, store_run
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.cli import app
 from tbench.errors import KINDS
-from tbench.results import ErrorInfo, TaskStepResult, Timings
+from tbench.results import ErrorInfo, TaskStepResult, Timings, WentOn
 
 SAID = Trajectory(protocol="bash-block", steps=(Step(index=1, reply=Reply(content="a")),))
 Fields = dict[str, Any]
@@ -91,6 +91,15 @@ def test_every_trial_is_a_directory_with_its_record_logs_and_trajectory(tmp_path
         "finished_at": "2026-11-23T12:00:32+00:00",
     }
     assert json.loads((place / "config.json").read_text())["agent"]["kwargs"]["seed"] == 0
+
+
+def test_a_trial_that_went_on_after_a_cut_says_so_in_its_metadata(tmp_path: Path) -> None:
+    cut = WentOn(at_step=1, how="attached")
+    trials = [StoredTrial(SAID, task="a", fields={"went_on": (cut,)}), StoredTrial(SAID, task="b")]
+    export(store_run(tmp_path / "run", trials), "-o", tmp_path / "job")
+    found = {task: record["agent_result"]["metadata"] for task, record in records(tmp_path / "job").items()}
+    assert found["a"]["went_on"] == [cut.model_dump(mode="json")]
+    assert "went_on" not in found["b"]
 
 
 def test_ends_that_are_exceptions_in_harbor_stand_beside_their_rewards(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stored_conversations import SCRIPTS, StoredTrial, called, conversation, key
 from harness.endpoint.chat import Rendering
 from harness.trajectory import Branch, Message, Outcome, Reply, Step, ToolCall, Trajectory
 from tbench.cli import app
-from tbench.results import TaskStepResult
+from tbench.results import TaskStepResult, WentOn
 
 Fields = dict[str, Any]
 
@@ -125,6 +125,9 @@ async def test_reasoning_that_was_sent_back_is_in_the_row_as_it_was_sent(endpoin
 # -- which trials ----------------------------------------------------------------------------------
 
 
+REPLAYED = WentOn(at_step=3, how="replayed", differs="step 2: a / b", counts=False)
+
+
 def flagged(sign: str) -> Fields:
     return {"integrity": {"tamper": (sign,)}}
 
@@ -141,6 +144,7 @@ def many(tmp_path: Path) -> Path:
         StoredTrial(talk("u", "first try"), task="h", fields={"final": False}),
         StoredTrial(None, task="i"),
         StoredTrial(talk("u", "useless", error="no_json"), task="j"),
+        StoredTrial(talk("u", "differed"), task="k", fields={"went_on": (REPLAYED,)}),
     ]
     return store_run(tmp_path / "run", trials)
 
@@ -150,7 +154,7 @@ def many(tmp_path: Path) -> Path:
     [
         ([], ["passed", "touched tests"]),
         (["--with-flagged", "--with-human"], ["passed", "tampered", "touched tests", "by hand"]),
-        (["--only", "all"], ["passed", "half", "failed", "no verdict", "touched tests"]),
+        (["--only", "all"], ["passed", "half", "failed", "no verdict", "touched tests", "differed"]),
         (["--only", "scored", "--min-reward", "0.5"], ["passed", "half", "touched tests"]),
         (["--only", "failed"], ["half", "failed"]),
         (["-t", "[ab]"], ["passed"]),
@@ -174,8 +178,16 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path: Path) -> None:
         "left out: 1 trial in which a person intervened",
         "left out: 1 trial without a trajectory: tbench:keystrokes-json writes none, or never began",
         "left out: 1 trial without a reply to train on",
+        "left out: 1 trial whose reward does not count, because a replay after a cut differed",
     ]
     assert last == f"2 trials, 2 rows with 2 replies to train on written to {tmp_path / 'out'}"
+
+
+def test_a_row_says_how_its_trial_went_on_after_cuts(tmp_path: Path) -> None:
+    cuts = (WentOn(at_step=1, how="attached"), WentOn(at_step=2, how="replayed"))
+    trials = [StoredTrial(talk("u", "a"), fields={"went_on": cuts}), StoredTrial(talk("u", "b"), seed=1)]
+    export(store_run(tmp_path / "run", trials), "-o", tmp_path / "out")
+    assert [row["went_on"] for row in rows(tmp_path / "out")] == [["attached", "replayed"], []]
 
 
 def test_steps_of_a_task_are_rows_of_their_own(tmp_path: Path) -> None:
