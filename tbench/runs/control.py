@@ -202,7 +202,7 @@ class TrialControl:
                     await self.debugger.takeover.wait()
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
-            if self.differs and self.rewind_point is not None and self.rewind_point.is_exact:
+            if self.is_refuted:
                 why = f"the replay in a new one differs at {self.differs}; it starts again (--go-on replay goes on)"
                 raise TrialError("sandbox_lost", f"its container is gone, and {why}")
         messages, self.messages = self.messages, []
@@ -254,6 +254,11 @@ class TrialControl:
     def replayed(self) -> dict[str, object] | None:
         """Content of the trial's replay file; None if nothing was replayed."""
         return None if self.rewind_point is None else {"steps": self.rewind_point.step - 1, "differs": self.differs}
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the replay differs from the original although it must not."""
+        return bool(self.differs) and self.rewind_point is not None and self.rewind_point.is_exact
 
     @contextlib.asynccontextmanager
     async def agent_at_work(self, agent: ActiveAgent) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from typing import Literal
 from harness.checkpoint import Conversation
 from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
 from tbench.config.settings import GoOn
-from tbench.errors import TrialError, UsageError
+from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import RewindPoint
 from tbench.runs.replay_log import replay_steps
@@ -34,6 +34,8 @@ from tbench.text import names_text, one_line
 
 SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Errors after which no sandbox is left."""
+_MOST_REPLAYS_LOST = 3
+"""Maximum number of replays of the same replies that are repeated."""
 INHERITED = "the conversation that its next step continues is in memory"
 """Why a trial of a task with several steps starts again if a verifier is cut."""
 
@@ -131,6 +133,14 @@ def after_loss(run: Path, note: UnderWay, task: Task, error: ErrorInfo) -> Cut |
     except (OSError, ValueError):
         return None
     return None if cut.conversation is None else replace(cut, cut_at=time.time(), lost=error.message)
+
+
+def after_lost_replay(cut: Cut, error: ErrorInfo) -> Cut | None:
+    """Return the remains that a replay which ended early has begun with, to be replayed again; None after too many."""
+    # The replies themselves may end the container, each time.
+    if not error.retryable or error.type == REWOUND or cut.replays_lost == _MOST_REPLAYS_LOST:
+        return None
+    return replace(cut, lost=error.message, replays_lost=cut.replays_lost + 1)
 
 
 # -- the container -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
-from tbench.runs.going_on import SANDBOX_GONE, after_loss, why_anew
+from tbench.runs.going_on import SANDBOX_GONE, after_loss, after_lost_replay, why_anew
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
@@ -163,10 +163,13 @@ class Trial:
 
     def _note_loss(self) -> None:
         """Keep what another attempt needs to go on by replay, if this one has lost its sandbox."""
-        task, error = self._plan.task, self._progress.error
-        # An attempt that is lost before its own replay has ended is not noted.
-        if self._noted is not None and self._control.can_go_on and task is not None and error is not None:
-            self._control.left = after_loss(self._store.path, self._noted, task, error)
+        control, task, error = self._control, self._plan.task, self._progress.error
+        if not control.can_go_on or task is None or error is None:
+            return
+        if self._noted is not None:
+            control.left = after_loss(self._store.path, self._noted, task, error)
+        elif self._cut is not None and not control.is_refuted:  # its replay has not ended
+            control.left = after_lost_replay(self._cut, error)
 
     def _redact(self, error: TrialError) -> ErrorInfo:
         # Before the message is shortened: half a secret is still a secret.
@@ -222,7 +225,7 @@ class Trial:
         step, before = task.step, self._progress.parts
         if before:
             self._agent = self._make_agent()
-        directory = self._directory if step is None else step_directory(self._directory, step.name)
+        directory = _part_directory(self._directory, task)
         earlier = before[-1].agent if before and step is not None and step.inherit_prior_session else None
         conversation = None
         if (cut := self._cut) is not None and self._is_attached and not cut.has_worked:
@@ -578,15 +581,18 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial, unless another attempt goes on."""
-        own, goes_on = [part.directory for part in self._progress.parts], self._control.left is not None
-        if not goes_on:
+        left = self._control.left
+        if left is None:
             self._noted = None
             self._unnote()
             forget(self._store.path, self._plan.trial)
-        directories = [] if goes_on else [*own]
-        if self._cut is not None and self._cut.note.attempt != self._plan.attempt:
-            replayed = self._attempt_directory(self._cut.note.attempt)
-            directories += [replayed / each.relative_to(self._directory) for each in own]
+        first = self._plan.attempt if self._cut is None else self._cut.note.attempt
+        attempts = {*range(first, self._plan.attempt + 1)} - ({left.note.attempt} if left is not None else set())
+        directories = [
+            _part_directory(self._attempt_directory(attempt), part)
+            for attempt in attempts
+            for part in (self._plan.task.parts if self._plan.task is not None else ())
+        ]
         for path in (each / name for each in directories for name in (CHECKPOINTS_NAME, ENDED_NAME)):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -674,3 +680,8 @@ class Trial:
             self._note(self._progress.parts[-1], "agent")
         shown = one_line(self._hide(line), 200)
         self._events.emit(TrialStep(trial=self._plan.trial, attempt=self._plan.attempt, step=step, line=shown))
+
+
+def _part_directory(attempt: Path, part: Task) -> Path:
+    """Return the directory of a part's files in that of an attempt."""
+    return attempt if part.step is None else step_directory(attempt, part.step_name)

@@ -32,6 +32,8 @@ class Cut:
     """Steps of its task before the one in which it was cut."""
     lost: str = ""
     """Why its attempt ended without its sandbox; empty if it may still have one."""
+    replays_lost: int = 0
+    """Number of replays that could not be finished."""
 
     @property
     def phase_sec(self) -> float:

@@ -240,10 +240,15 @@ def read_steps(trial_dir: Path) -> list[Step]:
 
 
 def read_checkpoints(trial_dir: Path) -> list[Saved]:
-    """Read the checkpoints of a trial whose process was killed; an incomplete last line is ignored. Raises OSError."""
+    """Read the checkpoints of a trial whose process was killed; an incomplete last line is ignored.
+
+    Raises OSError, and ValueError for lines of another version.
+    """
     raw, problems = (trial_dir / CHECKPOINTS_NAME).read_bytes().rpartition(b"\n")[0], list[str]()
     found = [each.root for _, each in read_lines(trial_dir / CHECKPOINTS_NAME, raw, CheckpointLine, problems)]
-    return [] if problems else found
+    if problems:
+        raise ValueError(f"its checkpoints cannot be read, perhaps from another version: {problems[0]}")
+    return found
 
 
 def read_trajectory(trial_dir: Path) -> Trajectory | None:

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ from step_tasks import THERE, step_task
 from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
-from tbench.runs.going_on import INHERITED, anew_note
+from tbench.errors import REWOUND, TrialError
+from tbench.runs.going_on import INHERITED, after_lost_replay, anew_note
+from tbench.runs.trial_progress import Cut
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_HOLDS, LABEL_SERVICE
+from tbench.sandbox.underway import UnderWay
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
 from tbench.tasks.task import Task
 
@@ -156,8 +161,7 @@ def test_a_planned_stop_during_a_replay_keeps_what_is_replayed(cut: Any, engine:
     (note,) = run.notes
     engine.api.remove_container(note.sandbox, force=True)
     run.start()
-    is_replaying = lambda: any(run.directory.glob("trials/**/attempt-2/steps.jsonl"))  # noqa: E731
-    assert run.end(is_replaying, signal.SIGTERM) == exit_codes.STOPPED
+    assert run.end(partial(is_replaying, run, 2), signal.SIGTERM) == exit_codes.STOPPED
     assert run.notes == [note]
     assert engine.api.containers(all=True, filters={"label": f"{LABEL_DIRECTORY}={run.directory}"}) == []
     run.finish()
@@ -166,19 +170,64 @@ def test_a_planned_stop_during_a_replay_keeps_what_is_replayed(cut: Any, engine:
     assert run.model.requests <= STEPS + CLAIMS + 1
 
 
-def test_a_replay_that_loses_its_container_too_is_not_repeated(cut: Any, engine: Engine) -> None:
-    run = cut()
+@pytest.mark.parametrize("is_killed", [False, True], ids=["in one process", "with a kill"])
+def test_a_replay_that_loses_its_container_is_repeated_and_asks_nothing_again(
+    cut: Any, engine: Engine, is_killed: bool
+) -> None:
+    run = cut("--retries", "0", model=Model(step_two="sleep 1.5; echo slow-2 >>/app/out\n"))
+    process, labelled = run.start(), {"label": f"{LABEL_DIRECTORY}={run.directory}"}
+    run.wait(asked(run, 8))
+    for attempt in (2, 3):
+        (container,) = engine.api.containers(filters=labelled)
+        engine.api.remove_container(container["Id"], force=True)
+        run.wait(partial(is_replaying, run, attempt))
+    if is_killed:
+        run.end(lambda: True)
+        run.finish()
+    else:
+        printed, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, printed
+    last = run.results[-1]
+    assert (last.reward, last.steps) == (1.0, STEPS + CLAIMS), (run.directory / "run.log").read_text()
+    assert [(each.how, each.differs) for each in last.went_on] == [("replayed", "")]
+    assert last.attempt == (4 if is_killed else 3)
+    assert run.model.requests <= STEPS + CLAIMS + 1, "the one that was on its way when the first container was lost"
+    assert not run.notes and not [*run.directory.rglob(CHECKPOINTS_NAME)]
+    assert engine.api.containers(all=True, filters=labelled) == []
+
+
+def is_replaying(run: CutRun, attempt: int) -> bool:
+    """Whether an attempt that replays has followed a reply."""
+    return any(run.directory.glob(f"trials/**/attempt-{attempt}/{STEPS_NAME}"))
+
+
+@pytest.mark.slow
+def test_a_trial_whose_replays_all_lose_their_container_starts_again(cut: Any, engine: Engine) -> None:
+    run = cut(model=Model(step_two="sleep 1.5; echo slow-2 >>/app/out\n"))
     process = run.start()
     run.wait(asked(run, 8))
-    (note,) = run.notes
-    engine.api.remove_container(note.sandbox, force=True)
-    run.wait(lambda: any(run.directory.glob("trials/**/attempt-2/steps.jsonl")))
-    (again,) = engine.api.containers(filters={"label": f"{LABEL_DIRECTORY}={run.directory}"})
-    engine.api.remove_container(again["Id"], force=True)
+    for attempt in (2, 3, 4, 5, 6):
+        (container,) = engine.api.containers(filters={"label": f"{LABEL_DIRECTORY}={run.directory}"})
+        engine.api.remove_container(container["Id"], force=True)
+        run.wait(partial(is_replaying, run, attempt))
     printed, _ = process.communicate(timeout=200)
     last = run.results[-1]
-    assert (last.reward, last.attempt, last.went_on) == (1.0, 3, ()), printed
+    assert (last.reward, last.attempt, last.went_on) == (1.0, 6, ()), printed
     assert run.model.requests >= STEPS + CLAIMS + 7, "it began anew"
+
+
+def test_a_replay_is_repeated_unless_that_is_in_vain() -> None:
+    note = UnderWay(
+        trial="t", task="t", seed=0, attempt=1, sandbox="c", entered_at=0.0, keep_sec=60.0, started_at=datetime.now(UTC)
+    )
+    cut: Cut | None = Cut(note, 0.0)
+    for _ in range(3):
+        assert cut is not None
+        cut = after_lost_replay(cut, TrialError("sandbox_failed", "no room").info())
+    assert cut is not None and cut.lost == "no room"
+    assert after_lost_replay(cut, TrialError("sandbox_failed", "").info()) is None
+    for error in (REWOUND, "aborted"):
+        assert after_lost_replay(Cut(note, 0.0), TrialError(error, "").info()) is None
 
 
 class Counting(Model):
@@ -440,6 +489,37 @@ def test_torn_last_lines_are_left_out(cut: Any) -> None:
             file.write('{"index": 9, "rep')
     run.finish()
     assert (run.result().reward, run.result().attempt) == (1.0, 1)
+
+
+@pytest.mark.slow
+def test_a_trial_goes_on_without_the_fields_that_an_earlier_version_lacks(cut: Any) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 5))
+    (note,) = run.notes
+    for name, lacks in ((STEPS_NAME, ("warnings", "exit_code")), (CHECKPOINTS_NAME, ("reviewed", "interventions"))):
+        rewrite(trial_directory(run.directory, note.task, note.seed) / name, lacks)
+    run.finish()
+    assert (run.result().reward, run.result().attempt) == (1.0, 1)
+
+
+def rewrite(file: Path, lacks: Sequence[str], **more: Any) -> None:
+    """Write the lines of a file again, without some fields and with others."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    left = [{name: value for name, value in line.items() if name not in lacks} | more for line in lines]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in left))
+
+
+@pytest.mark.slow
+def test_a_trial_that_another_version_recorded_in_other_words_starts_again_and_says_why(cut: Any) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 5))
+    (note,) = run.notes
+    rewrite(trial_directory(run.directory, note.task, note.seed) / CHECKPOINTS_NAME, ("steps",), followed=3)
+    run.finish()
+    assert (run.result().reward, run.result().attempt) == (1.0, 2)
+    assert "small-task/0 starts again: its checkpoints cannot be read" in (run.directory / "run.log").read_text()
 
 
 @pytest.mark.slow

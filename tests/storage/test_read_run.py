@@ -15,8 +15,8 @@ from tbench.config.document import PlannedTask
 from tbench.results import TrialResult
 from tbench.runs.resume import EarlierRun
 from tbench.scores.summarise import summarise
-from tbench.storage.read_run import RunUnreadable, read_run, read_run_document, read_steps
-from tbench.storage.run_files import trial_directory
+from tbench.storage.read_run import RunUnreadable, read_checkpoints, read_run, read_run_document, read_steps
+from tbench.storage.run_files import CHECKPOINTS_NAME, trial_directory
 from tbench.storage.run_store import RunStore
 
 KILLED = Path(__file__).parents[1] / "data" / "killed-run" / "run"
@@ -214,3 +214,9 @@ def test_a_trial_whose_line_was_lost_has_the_result_of_its_own_file(tmp_path: Pa
     (trial_directory(run, "t", 1) / "result.json").write_text("")
     torn, found = read_run(run).notes
     assert str(trial_directory(run, "t", 1) / "result.json") in torn and found.startswith("1 result ")
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS_NAME).write_text('{"of another shape": 1}\n')
+    with pytest.raises(ValueError, match=rf"another version: {tmp_path}/{CHECKPOINTS_NAME}:1: "):
+        read_checkpoints(tmp_path)
