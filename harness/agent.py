@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.checkpoint import CONTEXT_FULL, Checkpoints, Conversation, Counts, Followed, FollowedAgain, Saved, Worked
+from harness.checkpoint import (
+    CONTEXT_FULL,
+    Checkpoints,
+    Conversation,
+    Counts,
+    Followed,
+    FollowedAgain,
+    Replied,
+    Saved,
+    Worked,
+)
 from harness.clock import Clock
 from harness.concurrency import Repeated
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
@@ -202,6 +212,9 @@ class Agent:
     def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
         """Pass on the state before a query, or before the `pending` reply is followed."""
         assert self._clock is not None
+        if pending is not None and not overflows and not reviewed and (brief := self._replied(pending)) is not None:
+            self._on_checkpoint(brief)
+            return
         counts = Counts(
             usage=self._usage,
             warnings=dict(self._warnings),
@@ -227,6 +240,19 @@ class Agent:
                 history=self._history.counts,
                 counts=counts,
             )
+        )
+
+    def _replied(self, pending: Step) -> Replied | None:
+        """Return the state before a reply is followed in brief; None if the reply itself does not say it all."""
+        assert self._clock is not None
+        return self._checkpoints.replied(
+            self._history.messages,
+            self._compactions,
+            self._supervisor.interventions,
+            pending,
+            self._history.counts,
+            round(self._clock.spent_sec, 3),
+            round(self._clock.waited_sec, 3),
         )
 
     def _save_followed(self, usage: Usage) -> None:

@@ -111,6 +111,29 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
+class Replied:
+    """A reply that is about to be followed, if nothing has changed since the step before but what the reply shows."""
+
+    at: float
+    """Unix time in seconds."""
+    pending: Step
+    history: HistoryCounts
+    spent_sec: float
+    waited_sec: float
+
+    def after(self, before: Checkpoint, kept: int) -> Checkpoint:
+        """Return the whole checkpoint, from the one before and the number of messages so far."""
+        counts = before.counts
+        counts = counts._replace(
+            usage=counts.usage + self.pending.reply.usage,
+            spent_sec=self.spent_sec,
+            waited_sec=self.waited_sec,
+            replies=counts.replies + 1,
+        )
+        return Checkpoint(self.at, before.steps, self.history, counts, self.pending, kept=kept)
+
+
+@dataclass(slots=True)
 class Followed:
     """The end of the step that was pending, if nothing has changed but what the step itself shows."""
 
@@ -150,14 +173,14 @@ class Worked:
     waited_sec: float
 
 
-Saved = Checkpoint | Followed | Worked
+Saved = Checkpoint | Replied | Followed | Worked
 
 
 class CheckpointLine(RootModel[Saved]):
     """A line of a file of checkpoints."""
 
 
-_SERIALIZERS = {each: TypeAdapter(each).serializer for each in (Checkpoint, Followed, Worked)}
+_SERIALIZERS = {each: TypeAdapter(each).serializer for each in (Checkpoint, Replied, Followed, Worked)}
 
 
 def checkpoint_line(checkpoint: Saved) -> bytes:
@@ -219,17 +242,22 @@ class Conversation:
                 if found is not None:
                     found.worked, found.lines = line, number
                 continue
-            if len(steps) < line.steps:
-                raise ValueError(_STEPS_MISSING)
             if isinstance(line, Checkpoint):
                 each = line
                 found = found or cls(each)
                 found.uncounted = 0
-            elif found is None or found.last.pending is None:
+            elif found is None or (found.last.pending is None) != isinstance(line, Replied):
                 raise ValueError("its checkpoints do not follow one another")
+            elif isinstance(line, Replied):
+                each = line.after(found.last, len(found.messages))
+                found.uncounted = 0
+            elif len(steps) < line.steps:
+                raise ValueError(_STEPS_MISSING)
             else:
                 each = line.after(found.last, steps[line.steps - 1], len(found.messages))
                 found.uncounted = len(each.added)
+            if len(steps) < each.steps:
+                raise ValueError(_STEPS_MISSING)
             found.last, found.worked, found.lines = each, None, number
             found.messages[each.kept :] = (
                 part.message(steps[each.steps - 1]) if isinstance(part, OfStep) else part for part in each.added
@@ -280,6 +308,8 @@ class Checkpoints:
         self._opening = before.opening if before else ()
         self._compactions = len(before.compactions) if before else 0
         self._interventions = len(before.interventions) if before else 0
+        self._is_brief = False
+        """Whether the last one was the end of a step in brief."""
 
     def make(
         self,
@@ -314,7 +344,26 @@ class Checkpoints:
         )
         self._messages[kept:], self._opening = added, opening
         self._compactions, self._interventions = len(compactions), len(interventions)
+        self._is_brief = False
         return made
+
+    def replied(
+        self,
+        messages: Sequence[Message],
+        compactions: Sequence[Compaction],
+        interventions: Sequence[Intervention],
+        pending: Step,
+        history: HistoryCounts,
+        spent_sec: float,
+        waited_sec: float,
+    ) -> Replied | None:
+        """Return the checkpoint of a reply that is about to be followed; None if more has changed than that."""
+        is_same = len(messages) == len(self._messages) and messages[-1] is self._messages[-1]
+        is_more = len(compactions) > self._compactions or len(interventions) > self._interventions or pending.warnings
+        if is_more or not is_same or not self._is_brief:
+            return None
+        self._is_brief = False
+        return Replied(time.time(), pending, history, spent_sec, waited_sec)
 
     def followed(
         self,
@@ -332,6 +381,7 @@ class Checkpoints:
         if is_more or messages[kept - 1] is not self._messages[-1]:
             return None
         self._messages += new
+        self._is_brief = True
         return Followed(time.time(), len(steps), added, spent_sec, waited_sec)
 
 
