@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from tbench.runs.control import RewindPoint
 from tbench.runs.replay_log import replay_steps
 from tbench.runs.task_steps import EndedPart
 from tbench.runs.trial_progress import Cut, TrialPlan
-from tbench.sandbox.backend import Reopens, Sandbox
+from tbench.sandbox.backend import Backend, Reopens, Sandbox
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget, trials_under_way
 from tbench.storage.read_run import read_checkpoints, read_steps
@@ -158,9 +159,17 @@ async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | s
     try:
         return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
     except TrialError as error:
-        if error.type == "sandbox_lost":
-            return f"its container is gone ({one_line(str(error), 200)})"
-        raise
+        if error.type != "sandbox_lost":
+            raise
+        here = place_of(machine.backend)
+        if cut.note.place and cut.note.place != here:
+            return f"its container is with {cut.note.place}, and not with {here}"
+        return f"its container is gone ({one_line(str(error), 200)})"
+
+
+def place_of(backend: Backend) -> str:
+    """Return the engine of a backend and the host of this process, for messages."""
+    return f"{backend.name} on {socket.gethostname()}"
 
 
 def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:

@@ -24,7 +24,7 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
-from tbench.runs.going_on import SANDBOX_GONE, after_loss, after_lost_replay, why_anew
+from tbench.runs.going_on import SANDBOX_GONE, after_loss, after_lost_replay, place_of, why_anew
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
@@ -309,6 +309,7 @@ class Trial:
             attempt=plan.attempt,
             sandbox="" if sandbox is None else sandbox.identity,
             machine=self._machine,
+            place=place_of(self._backend),
             phase=phase,
             entered_at=time.time(),
             keep_sec=self._keep_cut_sec,

@@ -35,6 +35,8 @@ class UnderWay(Frozen):
     sandbox: str
     """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
     machine: str = ""
+    place: str = ""
+    """Engine and host that made the sandbox, for messages."""
     phase: Literal["agent", "verifier"] = "agent"
     entered_at: float
     """Unix time at which the phase began, in this process."""

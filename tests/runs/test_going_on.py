@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +27,13 @@ from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import REWOUND, TrialError
-from tbench.runs.going_on import INHERITED, after_lost_replay, anew_note
+from tbench.runs.going_on import INHERITED, after_lost_replay, anew_note, find_sandbox
 from tbench.runs.trial_progress import Cut
+from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.fake import FakeBackend
 from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_HOLDS, LABEL_SERVICE
+from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
 from tbench.tasks.task import Task
@@ -196,6 +200,28 @@ def test_a_replay_that_loses_its_container_is_repeated_and_asks_nothing_again(
     assert engine.api.containers(all=True, filters=labelled) == []
 
 
+@pytest.mark.parametrize("place", ["", "Docker on another-host"])
+async def test_a_container_that_is_not_found_here_is_said_to_be_gone_or_elsewhere(make_task: Any, place: str) -> None:
+    class Elsewhere(FakeBackend):
+        async def reopen(self, *_: object) -> Sandbox:
+            raise TrialError("sandbox_lost", "no such container")
+
+        async def from_snapshot(self, *_: object) -> Sandbox:
+            raise AssertionError
+
+    backend = Elsewhere()
+    found = await find_sandbox(Task.read(make_task()), Cut(a_note(place=place), 0.0), RunMachine("", backend))
+    if place:
+        assert found == f"its container is with {place}, and not with {backend.name} on {socket.gethostname()}"
+    else:
+        assert found == "its container is gone (no such container)"
+
+
+def a_note(**more: Any) -> UnderWay:
+    known = {"trial": "t", "task": "t", "seed": 0, "attempt": 1, "sandbox": "c", "entered_at": 0.0, "keep_sec": 60.0}
+    return UnderWay(**known, started_at=datetime.now(UTC), **more)
+
+
 def is_replaying(run: CutRun, attempt: int) -> bool:
     """Whether an attempt that replays has followed a reply."""
     return any(run.directory.glob(f"trials/**/attempt-{attempt}/{STEPS_NAME}"))
@@ -217,17 +243,14 @@ def test_a_trial_whose_replays_all_lose_their_container_starts_again(cut: Any, e
 
 
 def test_a_replay_is_repeated_unless_that_is_in_vain() -> None:
-    note = UnderWay(
-        trial="t", task="t", seed=0, attempt=1, sandbox="c", entered_at=0.0, keep_sec=60.0, started_at=datetime.now(UTC)
-    )
-    cut: Cut | None = Cut(note, 0.0)
+    cut: Cut | None = Cut(a_note(), 0.0)
     for _ in range(3):
         assert cut is not None
         cut = after_lost_replay(cut, TrialError("sandbox_failed", "no room").info())
     assert cut is not None and cut.lost == "no room"
     assert after_lost_replay(cut, TrialError("sandbox_failed", "").info()) is None
     for error in (REWOUND, "aborted"):
-        assert after_lost_replay(Cut(note, 0.0), TrialError(error, "").info()) is None
+        assert after_lost_replay(Cut(a_note(), 0.0), TrialError(error, "").info()) is None
 
 
 class Counting(Model):
