@@ -114,7 +114,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         doubts=(*unread, *_doubts(old, new)),
         settings=settings,
         found=comparison,
-        explained=explain_pair(old, new) if comparison is not None else None,
+        explained=explain_pair(site, old, new) if comparison is not None else None,
         problem=problem,
         groups=[] if comparison is None else list(_groups(_tasks(comparison, first, second))),
         seeds=[] if comparison is None else _seeds(comparison, first, second),

@@ -23,6 +23,8 @@ from reports.run.validity import ValidityCheck, validity_checks
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
 from reports.site.states import drop_text, state_of
+from tbench.explaining.explanation import Explanation
+from tbench.explaining.trials import side_of
 from tbench.scores.summary import Summary, range_text
 from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import make_summary
@@ -244,7 +246,8 @@ def page_summary(run: StoredRun) -> Summary:
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:
     """Render the page of a run in a site."""
-    content = _content(stored, summary, SiteLinks(run.slug, stored))
+    explained = explain_run(stored.planned, lambda: site.side(run))
+    content = _content(stored, summary, SiteLinks(run.slug, stored), explained)
     series, before = site.series_of(run), site.last_good_before(run)
     is_over = content["headline"].state is None
     change = score_change(site, before, run) if before is not None and is_over else None
@@ -265,7 +268,8 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
 def render_standalone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
     """Render the self-contained page of a run, with links to files of trials."""
     summary = page_summary(run)
-    content = _content(run, summary, FileLinks(run.path, place.parent, summary))
+    explained = explain_run(run.planned, lambda: side_of(run))
+    content = _content(run, summary, FileLinks(run.path, place.parent, summary), explained)
     return page("report.html.j2", place.name, policy=policy, style=style, place=None, **content)
 
 
@@ -277,7 +281,7 @@ def data_from_other_runs(site: Site, run: SiteRun) -> str:
     return repr((*place, before.slug if before else None, before.row.score if before else None))
 
 
-def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any]:
+def _content(run: StoredRun, summary: Summary, links: RunLinks, explained: Explanation | None) -> dict[str, Any]:
     """Return the content that both pages of a run share."""
     model = run.model or summary.model
     counts = Counter(cell.status for row in summary.tasks for cell in row.cells)
@@ -301,7 +305,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "errors_left_out": max(0, len(summary.errors) - ERRORS_SHOWN),
         "readable": readable,
         "effort": effort_data(summary),
-        "lost": found.lost if (found := explain_run(run)) is not None else (),
+        "lost": explained.lost if explained is not None else (),
         "facts": run_facts(run, model),
         "quote": score_markdown(run, summary, model),
         "config": config_text(run),

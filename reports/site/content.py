@@ -13,6 +13,7 @@ from typing import Any
 
 from reports.page_paths import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
+from tbench.explaining.trials import Side, side_of
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
@@ -245,6 +246,10 @@ class Site:
         """Read the run from its directory. Raises RunUnreadable."""
         return _read(run.row.path, stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME)))
 
+    def side(self, run: SiteRun) -> Side:
+        """Return the run as a side of explanations. Raises RunUnreadable, and UsageError like `side_of`."""
+        return _side(run.row.path, stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME)))
+
     def last_good_before(self, run: SiteRun) -> SiteRun | None:
         """Return the last run of the series before this one that ended with enough coverage and is in no drop."""
         series = self.series_of(run)
@@ -287,9 +292,15 @@ class Site:
 
 
 @lru_cache(maxsize=_RUNS_KEPT)
-def _read(path: Path, _stamp: str) -> StoredRun:
+def _read(path: Path, _known: str) -> StoredRun:
     """Read a run, unless it was read when its files had the same stamp."""
     return read_run(path)
+
+
+@lru_cache(maxsize=_RUNS_KEPT)
+def _side(path: Path, known: str) -> Side:
+    """Read a run as a side of explanations, unless that was done when its files had the same stamp."""
+    return side_of(_read(path, known))
 
 
 def gather(

@@ -38,7 +38,7 @@ from tbench.history.database import default_index
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.storage.read_run import RunUnreadable, StoredRun
-from tbench.storage.run_files import CONFIG_NAME, CONFIRMED_NAME, NOTES_NAME, RESULTS_NAME
+from tbench.storage.run_files import CONFIG_NAME, CONFIRMED_NAME, NOTES_NAME, RESULTS_NAME, TRIALS_NAME
 
 _CHUNK = re.compile(r"trials-\d+\.js")
 """Name of a file with trials."""
@@ -46,7 +46,7 @@ _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
 """First file of every site. A folder that is not empty is only written to if it contains this file."""
 _MARKER = b"tbench writes pages into this folder. It writes into no other folder that is not empty.\n"
-_MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, CONFIRMED_NAME, "trials")
+_MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, CONFIRMED_NAME, TRIALS_NAME)
 """Files of a run whose change means that its trials changed; removing recordings touches the folder."""
 _ASSETS = "assets"
 _FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE, SEARCH)), "runs")

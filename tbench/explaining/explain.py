@@ -39,7 +39,7 @@ from tbench.explaining.remedies import remedy, remedy_of_moved
 from tbench.explaining.sameness import IMAGE, THINKING, Moved, moved_facts, other_image, see_thinking
 from tbench.explaining.sentence import difference_sentence, single_sentence
 from tbench.explaining.trials import Side, Trial, read_side
-from tbench.reward import as_fraction
+from tbench.reward import as_fraction, exact_mean, exact_sum
 from tbench.text import counted, names_text
 
 MAX_READ = 5000
@@ -124,7 +124,7 @@ class _Explained:
             name=side.name,
             runs=tuple(str(run.path) for run in side.runs),
             model=side.last.model,
-            score=float(sum(map(_mean, rows), Fraction()) / len(rows)),
+            score=float(exact_sum(map(_mean, rows)) / len(rows)),
             tasks=len(rows),
             trials=sum(map(len, rows)),
             failed=len(self.failed),
@@ -145,7 +145,7 @@ def reward_of(trial: Trial) -> Fraction:
 
 
 def _mean(row: Sequence[Trial]) -> Fraction:
-    return sum(map(reward_of, row), Fraction()) / len(row)
+    return exact_mean([0.0 if each.reward is None else each.reward for each in row])
 
 
 # One run by itself
@@ -230,7 +230,30 @@ def _listed(
 # The difference between two sides
 
 
-def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
+@dataclass(frozen=True)
+class _ComparedSides:
+    """Two sides with the parts of their difference."""
+
+    old: _Explained
+    new: _Explained
+    rows: Sequence[Mapping[str, Sequence[Scored]]]
+    """Trials of the first and of the second side by task."""
+    keys: Mapping[str, str]
+    """Key of losses that no evidence explains, by task."""
+    paired: bool
+    explanation: Explanation
+    """What moved, the difference, its parts, and the sentence about them."""
+
+
+def explain_change(first: Side, second: Side) -> Explanation:
+    """Explain why the score of the second side differs from that of the first, as briefly as pages need it.
+
+    Tests of the model, lost points, single trials and notes are left out. Raises UsageError without a common task.
+    """
+    return _change(first, second).explanation
+
+
+def _change(first: Side, second: Side) -> _ComparedSides:
     tasks, left_out = _common_tasks(first, second)
     old, new = _Explained(first, tasks), _Explained(second, tasks)
     images = [task for task in tasks if other_image(first, second, task)]
@@ -245,21 +268,38 @@ def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
     abouts = old.about(), new.about()
     difference = _difference(found, parts, abouts, paired=paired)
     sentence, command = difference_sentence(abouts[1], abouts[0], difference, moved)
-    trials, more = _listed_changes(old, new, rows, keys, listed, paired=paired)
-    equal = equal_first_replies(first, second, tasks)
-    return Explanation(
+    explanation = Explanation(
         sentence=sentence,
         command=command,
         run=abouts[1],
         against=abouts[0],
         moved=moved,
-        model_tests=model_tests(first, second, tasks),
-        equal_first_replies=equal if equal[1] else None,
         difference=difference,
-        lost=tuple(_lost_points(new)),
-        trials=trials,
         left_out=left_out,
-        notes=(*first.notes, *second.notes, *old.reading_notes(), *new.reading_notes(), *_doubts(old, new), *more),
+    )
+    return _ComparedSides(old, new, rows, keys, paired, explanation)
+
+
+def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
+    change = _change(first, second)
+    old, new = change.old, change.new
+    trials, more = _listed_changes(old, new, change.rows, change.keys, listed, paired=change.paired)
+    equal = equal_first_replies(first, second, new.tasks)
+    return change.explanation.model_copy(
+        update={
+            "model_tests": model_tests(first, second, new.tasks),
+            "equal_first_replies": equal if equal[1] else None,
+            "lost": tuple(_lost_points(new)),
+            "trials": trials,
+            "notes": (
+                *first.notes,
+                *second.notes,
+                *old.reading_notes(),
+                *new.reading_notes(),
+                *_doubts(old, new),
+                *more,
+            ),
+        }
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tbench.explaining.exact import Stratum, TwoSample, adjusted, sums_test
+from tbench.reward import exact_sum
 from tbench.scores.intervals import student_t_975
 
 LEVEL = 0.01
@@ -107,7 +108,7 @@ def split(first: Rows, second: Rows, rest: Callable[[str], str], *, paired: bool
     parts = [
         Part(
             key=key,
-            difference=sum((found.get(key, Fraction()) for found in by_task.values()), Fraction()) / len(first),
+            difference=exact_sum(found[key] for found in by_task.values() if key in found) / len(first),
             interval=_interval(first, second, rests, key, paired=paired),
             by_task={task: found[key] for task, found in by_task.items() if found.get(key)},
             test=values[key][0],

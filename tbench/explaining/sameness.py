@@ -194,14 +194,15 @@ def _first_request(side: Side, task: str) -> _FirstRequest | None:
     trial = next((each for each in reversed(side.trials[task]) if each.steps), None)
     if trial is None or side.runs[trial.run].document is None:
         return None
+    opening = _opening(side.directory_of(trial) / TRAJECTORY_NAME) if side.has_files(trial) else []
+    if not opening:
+        return None
     text, alike = hashlib.sha256(), hashlib.sha256()
-    opening = _opening(side.directory_of(trial) / TRAJECTORY_NAME)
     for role, content in opening:
         text.update(f"{role}\n{content}\n".encode("utf-8", "replace"))
         alike.update("\n".join(map(normalised_line, (role, *content.split("\n")))).encode("utf-8", "replace"))
-    steps = side.steps_of(trial) if opening else ()
-    tokens = steps[0].reply.usage.prompt_tokens if steps else 0
-    return _FirstRequest(text.hexdigest(), alike.hexdigest(), tokens) if opening else None
+    steps = side.steps_of(trial)
+    return _FirstRequest(text.hexdigest(), alike.hexdigest(), steps[0].reply.usage.prompt_tokens if steps else 0)
 
 
 def _opening(file: Path) -> list[tuple[str, str]]:

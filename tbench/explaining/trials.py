@@ -20,7 +20,7 @@ from tbench.scores.final_results import (
     shared_counts,
 )
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
-from tbench.storage.run_files import trial_directory
+from tbench.storage.run_files import TRIALS_NAME, trial_directory
 from tbench.text import counted, names_text
 
 _LARGEST_BYTES = 1 << 20
@@ -155,9 +155,18 @@ class Side:
     def directory_of(self, trial: Trial) -> Path:
         return trial_directory(self.runs[trial.run].path, trial.task, trial.seed, trial.attempt)
 
+    @cached_property
+    def _kept(self) -> tuple[bool, ...]:
+        """Whether each run has kept any files of its trials."""
+        return tuple((run.path / TRIALS_NAME).is_dir() for run in self.runs)
+
+    def has_files(self, trial: Trial) -> bool:
+        """Whether files of a trial may be there: it has ended, and its run has kept any."""
+        return trial.attempt > 0 and self._kept[trial.run]
+
     def steps_of(self, trial: Trial) -> Sequence[Step]:
         """Read the steps of a trial; none if they were not stored, were pruned or cannot be read."""
-        if not trial.attempt or self.runs[trial.run].document is None:
+        if not self.has_files(trial) or self.runs[trial.run].document is None:
             return ()
         try:
             return read_steps(self.directory_of(trial))
@@ -166,7 +175,7 @@ class Side:
 
     def failed_test_of(self, trial: Trial) -> str:
         """Return the first failed test of a trial's verifier with its error; empty if the verifier named none."""
-        if not trial.attempt:
+        if not self.has_files(trial):
             return ""
         folder = self.directory_of(trial) / "verifier"
         failed = failed_tests(read_tests(lambda name: _end_of(folder / name))[1])

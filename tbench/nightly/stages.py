@@ -33,7 +33,7 @@ from tbench.scores.gate.judge import judge
 from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME
+from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME, TRIALS_NAME
 from tbench.storage.summaries import final_rewards
 from tbench.text import counted, names_text, one_line, size_text
 from tbench.threads import in_thread
@@ -135,9 +135,9 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
             if problem:
                 problems.append(f"{run}: not pruned: {problem}")
                 continue
-            removed = sum(map(_remove, _large_files(run / "trials")))
+            removed = sum(map(_remove, _large_files(run / TRIALS_NAME)))
             if removed:
-                _touch(run / "trials")
+                _touch(run / TRIALS_NAME)
             freed += removed
     for log in sorted(nights.night_directory(night.name).glob("serve-*.log")):
         freed += _remove(log)

@@ -44,6 +44,7 @@ from tbench.storage.run_files import (
     STEPS_NAME,
     TRAJECTORY_NAME,
     TRIAL_RESULT_NAME,
+    TRIALS_NAME,
     attempts,
     is_abandoned,
     is_run,
@@ -305,7 +306,7 @@ def _results_without_a_line(
 
     `missing` has the trials without a final line, with their attempts that have a line. A note reports the number.
     """
-    if not (run_dir / "trials").is_dir():
+    if not (run_dir / TRIALS_NAME).is_dir():
         return
     found = 0
     for (task, seed), tried in missing.items():

@@ -13,6 +13,8 @@ CONFIRMED_NAME = "confirmed.json"
 """Causes of failed trials that forks confirmed (tbench.explaining.confirmations)."""
 BEGUN_NAME = "begun.json"
 """Copy of run.json from the start of the run. It is never rewritten, so it survives if run.json is damaged."""
+TRIALS_NAME = "trials"
+"""Folder of the files of all trials."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
 CHECKPOINTS_NAME = "checkpoints.jsonl"
 """The state of a trial's conversation while it is under way (harness.checkpoint)."""
@@ -40,7 +42,7 @@ def is_abandoned(run: Path) -> bool:
 
 def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
     """Return the directory of an attempt; later attempts are inside the directory of the first."""
-    first = run / "trials" / task / f"seed-{seed}"
+    first = run.joinpath(TRIALS_NAME, task, f"seed-{seed}")
     return first if attempt == 1 else first / f"attempt-{attempt}"
 
 
@@ -58,7 +60,7 @@ def inside_trials(run: Path, directory: Path) -> Path | None:
         if not directory.is_dir():  # as of runs whose trials were pruned; links are followed one folder at a time
             return None
         resolved = directory.resolve()
-        return resolved if resolved.is_relative_to((run / "trials").resolve()) else None
+        return resolved if resolved.is_relative_to((run / TRIALS_NAME).resolve()) else None
     except (OSError, ValueError, RuntimeError):
         return None
 

@@ -15,6 +15,7 @@ from reports.site import night
 from reports.site.content import NightlySeries
 from tbench.explaining.confirmations import store_confirmation
 from tbench.explaining.explanation import Confirmation
+from tbench.explaining.trials import side_of
 from tbench.nightly.explained import explained_night
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import CONFIRMED_NAME
@@ -78,12 +79,12 @@ def test_the_page_of_a_night_shows_what_the_night_recorded(nights: Path) -> None
 
 def test_runs_that_cannot_be_explained_have_no_panel(nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = read_run(nights / "night-08")
-    assert explain_run(run) is not None
-    assert explain_run(run.model_copy(update={"results": []})) is None
+    assert explain_run(run.planned, lambda: side_of(run)) is not None
+    assert explain_run(run.planned, lambda: side_of(run.model_copy(update={"results": []}))) is None
     monkeypatch.setattr("reports.explained.MAX_TRIALS", 5)
-    assert explain_run(run) is None
+    assert explain_run(run.planned, lambda: side_of(run)) is None
     with a_site(nights) as site:
-        assert explain_pair(site.runs[0], site.runs[1]) is None
+        assert explain_pair(site, site.runs[0], site.runs[1]) is None
 
 
 def test_the_first_night_has_nothing_to_say() -> None:
