@@ -61,13 +61,14 @@ class ReplyStats(Frozen):
     def sum(cls, parts: Iterable[ReplyCounts]) -> ReplyStats:
         """Add up parts of a trial, or trials; `first` is taken from the first part."""
         total, first = 0, None
-        totals: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
+        totals: dict[str, dict[str, int]] = {name: {} for name in _COUNTED}
         for number, part in enumerate(parts):
             first = part.first if number == 0 else first
             total += part.total
-            for name, counter in totals.items():
-                counter.update(getattr(part, name))
-        sums = {name: dict(sorted(counter.items())) for name, counter in totals.items()}
+            for name, counts in totals.items():
+                for value, count in getattr(part, name).items():
+                    counts[value] = counts.get(value, 0) + count
+        sums = {name: dict(sorted(counts.items())) for name, counts in totals.items()}
         return cls(total=total, first=first, **sums)
 
 

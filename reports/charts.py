@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from reports.page_frame import STATUS_SYMBOLS
+from reports.page_frame import STATUS_SYMBOLS, html_text
 from tbench.results import LARGEST_REWARD
 from tbench.scores.summary import percent
 from tbench.text import replace_unseen
@@ -89,7 +89,7 @@ def _text(value: str | float) -> str:
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
-        return str(escape(replace_unseen(value, "\N{REPLACEMENT CHARACTER}")))
+        return html_text(replace_unseen(value, "\N{REPLACEMENT CHARACTER}"))
     return number(value)
 
 
@@ -366,12 +366,12 @@ def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: s
     """Draw the parts side by side. `full` is the amount that fills the chart, by default the sum of the parts."""
     amounts = [part.amount if math.isfinite(part.amount) and part.amount > 0 else 0.0 for part in parts]
     whole = max(full or 0.0, 0.0) if full is not None and math.isfinite(full) else math.fsum(amounts)
-    pieces, x = "", 0.0
+    pieces, x = list[str](), 0.0
     for part, amount in zip(parts, amounts, strict=True):
         width = min(100.0 - x, 100 * (amount / whole)) if whole > 0 else 0.0
         if width > 0:  # not by `element`: each trial of a site has such a bar
-            place = f'x="{percents(x)}" width="{percents(width)}" height="100%"'
+            place = f'x="{number(x)}%" width="{number(width)}%" height="100%"'
             words = _text(part.words)
-            pieces += f'<rect class="part {class_name(part.name)}" {place}><title>{words}</title></rect>'
+            pieces.append(f'<rect class="part {class_name(part.name)}" {place}><title>{words}</title></rect>')
         x += width
-    return picture("bar", label, Markup(pieces))
+    return Markup(f'<svg class="chart bar" role="img"><title>{_text(label)}</title>{"".join(pieces)}</svg>')

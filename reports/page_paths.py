@@ -96,8 +96,12 @@ def relative_url(here: str, target: str) -> str:
     """Return the link from the page at `here` to `target`, both relative to the site; query and fragment are kept."""
     path, mark, fragment = target.partition("#")
     path, asks, query = path.partition("?")
-    folder, name = posixpath.split(path)
-    return f"{_relative_folder(posixpath.dirname(here), folder)}{quote(name)}{asks}{query}{mark}{quote(fragment)}"
+    folder, _, name = path.rpartition("/")
+    way = _relative_folder(here.rpartition("/")[0], folder)
+    return f"{way}{_quoted(name)}{asks}{query}{mark}{_quoted(fragment)}"
+
+
+_quoted = lru_cache(maxsize=4096)(quote)
 
 
 @lru_cache(maxsize=4096)

@@ -77,6 +77,7 @@ def grid_data(run: StoredRun, summary: Summary) -> dict[str, Any]:
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
         "means": task_means(summary) if not _MAX_BESIDE_BARS < len(seeds) <= _MAX_SEEDS else {},
         "task_bars": task_bars,
+        "split_text": lambda time: " ".join(str(round(sec, 1)) for sec in time.parts().values()),
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_text": step_text,

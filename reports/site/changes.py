@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from reports.site.content import Site, SiteRun
+from tbench.history.directories import stamp
 from tbench.history.rows import task_changes
-from tbench.reward import exact_mean, is_solved, mean
+from tbench.reward import exact_mean, exact_sum, is_solved, mean
 from tbench.scores.comparing.compared_run import NothingInCommon, Pairing, pair
 from tbench.scores.statistics import Row, mean_std
 from tbench.storage.comparable import TASK_PREFIX, each_difference, score_keys
@@ -98,7 +101,7 @@ def _score_change(pairing: Pairing) -> ScoreChange:
     rows = zip(pairing.first, pairing.second, strict=True)
     changes = [exact_mean(_with_zeros(now)) - exact_mean(_with_zeros(before)) for before, now in rows]
     se = mean_std([float(change) for change in changes]).sem
-    return ScoreChange(float(sum(changes) / len(changes)), se, len(changes))
+    return ScoreChange(float(exact_sum(changes) / len(changes)), se, len(changes))
 
 
 def _with_zeros(row: Row) -> list[float]:
@@ -162,13 +165,16 @@ def known_differences(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str,
 def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:
     """Return the settings of a run; None if they cannot be read. Results are only read for imported runs."""
     try:
-        return _imported_settings(site, run) if run.row.imported else _own_settings(run)
+        if run.row.imported:
+            return _imported_settings(site, run)
+        return _own_settings(run.row.path / CONFIG_NAME, stamp(run.row.path, (CONFIG_NAME,)))
     except RunUnreadable:
         return None
 
 
-def _own_settings(run: SiteRun) -> _KnownSettings:
-    document = read_run_document(run.row.path / CONFIG_NAME)
+@lru_cache(maxsize=4)  # of the last runs: most are the good run before the next one, too
+def _own_settings(file: Path, _known: str) -> _KnownSettings:
+    document = read_run_document(file)
     locked, config = document.locked, document.config.model_dump(mode="json")
     settings = {section: values for section, values in config.items() if section not in _NOT_ABOUT_TRIALS}
     settings["model"] = {key: value for key, value in settings["model"].items() if key not in ("base_url", "name")}

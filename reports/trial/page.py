@@ -14,7 +14,7 @@ from harness.reply_stats import reply_notes
 from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
-from reports.page_frame import Crumb, data_script, packed_script, page, plain_json, seconds
+from reports.page_frame import Crumb, data_script, macros, packed_script, page, plain_json, seconds
 from reports.page_paths import search_data, task_data, trial_data, trial_name, trial_viewer
 from reports.search import searched_texts
 from reports.site.content import SiteRun
@@ -111,6 +111,7 @@ def _page(
     return page(
         "trial.html.j2",
         trial_viewer(run.slug),
+        parts=macros("trial_parts.html.j2"),
         run=run,
         result=result,
         which=which,

@@ -174,7 +174,7 @@ def _lost_points(explained: _Explained) -> Iterator[LostPoints]:
         by_task: defaultdict[str, Fraction] = defaultdict(Fraction)
         for each in trials:
             by_task[each.task] += (1 - reward_of(each)) / (len(explained.side.trials[each.task]) * len(explained.tasks))
-        found.append((sum(by_task.values(), Fraction()), key, trials, by_task))
+        found.append((exact_sum(by_task.values()), key, trials, by_task))
     for total, key, trials, by_task in sorted(found, key=lambda each: (-each[0], each[1])):
         worst = max(trials, key=lambda each: by_task[each.task])
         advice = remedy(key, explained.side, [worst, *trials])

@@ -155,7 +155,7 @@ def summarise(
         errors=_error_groups(ended),
         outcomes=_outcomes(ended),
         usage=_usage(ended),
-        replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
+        replies_from=_replies_from(ended),
         replies=ReplyStats.sum(result.replies for result in ended).model_copy(update={"first": None}),
         reply_notes=run_notes(
             ((each.task, each.replies) for each in ended if not each.human_touched),
@@ -255,6 +255,15 @@ def _sole_name(field: str, names: Collection[str | None]) -> str | None:
         shown = ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
         raise MixedResults(f"results of {len(found)} {field}s ({shown}); keep the results of each in a separate file")
     return found[0] if found else None
+
+
+def _replies_from(results: Iterable[FinalResult]) -> dict[str, int]:
+    """Return the number of replies by server."""
+    counts = Counter[str]()
+    for result in results:
+        if result.replies_from:
+            counts.update(result.replies_from)
+    return {server: count for server, count in sorted(counts.items()) if count > 0}
 
 
 def _usage(results: Sequence[FinalResult]) -> Usage:

@@ -208,6 +208,9 @@ def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
     changes = _changes(pairing, old, new)
     trials = len(pairing.tasks) * len(pairing.seeds)
     is_bounded = first.table.is_bounded and second.table.is_bounded
+    has_all = all(each is not None for rows in (pairing.first, pairing.second) for row in rows for each in row)
+    worst = paired.difference if has_all else _difference(_with_value(pairing.first, 1), new)
+    best = paired.difference if has_all else _difference(old, _with_value(pairing.second, 1))
     return Comparison(
         **dict(paired),
         first=first.name,
@@ -217,10 +220,12 @@ def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
         first_coverage=sum(_scored_counts(pairing.first)) / trials,
         second_coverage=sum(_scored_counts(pairing.second)) / trials,
         p_holm=paired.p,
-        worst=_difference(_with_value(pairing.first, 1), new) if is_bounded else None,
-        best=_difference(old, _with_value(pairing.second, 1)) if is_bounded else None,
-        scored_only=_scored_only(pairing),
-        variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)]),
+        worst=worst if is_bounded else None,
+        best=best if is_bounded else None,
+        scored_only=None if has_all else _scored_only(pairing),
+        variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)])
+        if len(pairing.seeds) > 1
+        else None,
         newly_solved=tuple(
             each for each in changes if _is_newly_solved(each, pairing.first, pairing.second, pairing.tasks)
         ),
@@ -290,6 +295,8 @@ def _pairs(first: ExactRows, second: ExactRows) -> list[list[Fraction]]:
 
 
 def _mean(values: Sequence[Fraction]) -> Fraction:
+    if len(values) == 1:
+        return values[0]
     common = math.lcm(*(each.denominator for each in values))  # much faster than adding fractions one by one
     return Fraction(sum(each.numerator * (common // each.denominator) for each in values), common * len(values))
 
@@ -303,14 +310,14 @@ def _scored_counts(rows: Sequence[Row]) -> list[int]:
 
 
 def _scored_only(pairing: Pairing) -> PairedDifference | None:
-    """Compare only pairs with a verdict in both runs, if some lack one; tasks have equal weight."""
+    """Compare only pairs with a verdict in both runs; tasks have equal weight. None without any."""
     first, second = [], []
     for old, new in zip(pairing.first, pairing.second, strict=True):
         both = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
         if both:
             first.append(tuple(as_fraction(a) for a, _ in both))
             second.append(tuple(as_fraction(b) for _, b in both))
-    if not first or sum(map(len, first)) == len(pairing.tasks) * len(pairing.seeds):
+    if not first:
         return None
     return paired_difference(tuple(first), tuple(second))
 
@@ -327,7 +334,7 @@ def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[Tas
         for task, old, new, a, b in zip(
             pairing.tasks, first, second, _scored_counts(pairing.first), _scored_counts(pairing.second), strict=True
         )
-        if sum(old) != sum(new)
+        if old != new and sum(old) != sum(new)
     }
     return tuple(sorted(changes, key=lambda each: (-changes[each], each.task)))
 

@@ -55,14 +55,15 @@ def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
 
     If they have no common seed, seeds are paired by position, as many as both have. Raises NothingInCommon.
     """
+    in_first, in_second = set(first.table.tasks), set(second.table.tasks)
     changed = tuple(task for task in first.table.tasks if _is_changed(task, first, second))
-    same = set(second.table.tasks) - set(changed)
+    same = in_second - set(changed)
     common = [task for task in first.table.tasks if task in same]
     if not common:
         raise NothingInCommon(_no_common_task(first, second, len(changed)))
     seeds, others, paired_by = _seeds(first.table.seeds, second.table.seeds)
-    only_first = tuple(task for task in first.table.tasks if task not in second.table.tasks)
-    only_second = tuple(task for task in second.table.tasks if task not in first.table.tasks)
+    only_first = tuple(task for task in first.table.tasks if task not in in_second)
+    only_second = tuple(task for task in second.table.tasks if task not in in_first)
     return Pairing(
         tasks=tuple(common),
         seeds=seeds,
