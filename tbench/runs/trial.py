@@ -12,10 +12,11 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.checkpoint import FollowedAgain
+from harness.checkpoint import Checkpoint, FollowedAgain, Saved
 from harness.concurrency import all_of, wait_until_ended
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
@@ -41,6 +42,7 @@ from tbench.sandbox.backend import (
     Survives,
     use_network,
 )
+from tbench.sandbox.copies import SpareCopies
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
@@ -50,7 +52,7 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, load_calibration
-from tbench.verify.policy import compare_pass, is_kept, oracle_system, verify_by
+from tbench.verify.policy import compare_pass, is_kept, oracle_system, uses_fresh_container, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.separate.handover import read_handover
@@ -113,6 +115,8 @@ class Trial:
         """Number of replies that are replayed after a cut, until they are followed."""
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
+        self._copies: SpareCopies | None = None
+        """Copies of the sandbox, in which its work is verified."""
         self._verifier: SeparateVerifier | None = None
         self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
@@ -363,6 +367,7 @@ class Trial:
             self._control.replay_log.go_on(part.before.steps, part.before.last.pending)
         if self._is_attached or not self._is_cut_part:
             self._note(part, "agent")
+        copies = await self._copies_for_verdict(part.task)
         workplace = Workplace(
             task=part.task,
             sandbox=self._sandbox,
@@ -377,9 +382,11 @@ class Trial:
             on_visitors=self._on_visitors,
             before=part.before,
             again=self._followed_again(),
-            on_checkpoint=part.checkpoints.append,
+            on_checkpoint=partial(_on_checkpoint, part, copies),
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
+        if copies is not None and part.agent.name in get_args(CalibratingAgent):
+            copies.prepare()
         try:
             async with self._control.agent_at_work(agent):
                 part.report = await self._work_within_disk(part.agent, workplace)
@@ -412,6 +419,15 @@ class Trial:
         if trajectory is not None:
             trajectory = trajectory.model_copy(update={"outcome": Outcome.DISK_LIMIT})
         return AgentReport(Outcome.DISK_LIMIT, trajectory)
+
+    async def _copies_for_verdict(self, task: Task) -> SpareCopies | None:
+        """Return what can start a fresh container for the verdict in advance; None if it needs no such container."""
+        sandbox, oracle = self._sandbox, await asyncio.to_thread(self._oracle)
+        assert sandbox is not None
+        if verifier_environment(task) is None and uses_fresh_container(self._verify_in.mode, task, sandbox, oracle):
+            self._copies = self._copies or SpareCopies(sandbox)
+            return self._copies
+        return None
 
     def _followed_again(self) -> FollowedAgain | None:
         """Return the steps that are replayed because the sandbox of another process is gone, if any."""
@@ -510,7 +526,16 @@ class Trial:
         again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
         # A fresh container would get all that was written, too.
         mode = "shared" if part.outcome is Outcome.DISK_LIMIT else self._verify_in.mode
-        verdict = await verify_by(mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle)
+        self._copies = self._copies or SpareCopies(sandbox)
+        verdict = await verify_by(
+            mode,
+            part.task,
+            sandbox,
+            again=again,
+            oracle=oracle,
+            is_oracle=self._is_oracle,
+            copies=self._copies,
+        )
         return verdict.remarked(remarks)
 
     @property
@@ -663,12 +688,14 @@ class Trial:
 
     async def _remove(self, *, forgets: bool = True) -> None:
         left, sandbox = self._sandboxes, self._sandbox
+        copies, self._copies = self._copies, None
         self._sandbox = self._verifier = None
         if sandbox is not None and forgets and self._control.left is None:
             forget(self._store.path, self._plan.trial)
-        if left:
+        removing = [each.remove() for each in left] + ([copies.close()] if copies is not None else [])
+        if removing:
             # Shielded: a cancelled trial leaves no container behind, either.
-            await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
+            await asyncio.shield(asyncio.gather(*removing))
 
     def _enter(self, phase: Phase) -> None:
         self._events.emit(phase_event(self._plan, phase))
@@ -686,3 +713,10 @@ class Trial:
 def _part_directory(attempt: Path, part: Task) -> Path:
     """Return the directory of a part's files in that of an attempt."""
     return attempt if part.step is None else step_directory(attempt, part.step_name)
+
+
+def _on_checkpoint(part: TrialPart, copies: SpareCopies | None, saved: Saved) -> None:
+    """Store a checkpoint; if the agent claims that its work is done, start the container for the verdict."""
+    part.checkpoints.append(saved)
+    if copies is not None and isinstance(saved, Checkpoint) and saved.counts.claimed:
+        copies.prepare()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from harness.concurrency import wait_until_ended
 from harness.stream import ByteStream
 from tbench.config.settings import SandboxConfig
 from tbench.errors import Origin, TrialError, UsageError
@@ -141,18 +142,17 @@ class Copies(Protocol):
     def can_be_apart(self) -> bool:
         """Return whether copies can have a network of their own at little cost: without services or a router."""
 
-    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
-        """Make a sandbox of the same image on this one's network, with some of its files but none of its processes.
+    async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
+        """Start a sandbox of the same image on this one's network, with none of its files and processes.
 
-        The `paths` are copied, directories without their content; the `removed` are removed. `is_apart`: it has a
-        network of its own, if `can_be_apart`. Raises TrialError.
+        `is_apart`: it has a network of its own, if `can_be_apart`. Raises TrialError.
         """
 
-    async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
-        """Start a sandbox of the same image without its files; `is_apart` as in `copy`. Raises TrialError."""
+    async def copy_into(self, starting: asyncio.Future[Any], paths: Collection[str], removed: Collection[str]) -> None:
+        """Copy the `paths` into the sandbox that `start_copy` is starting, directories without their content.
 
-    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        """Copy files into the sandbox made by `start_copy`; parameters as in `copy`. Raises TrialError."""
+        First the `removed` are removed there. Raises TrialError.
+        """
 
     async def make_fresh(self) -> Sandbox:
         """Make a sandbox of the same image that shares nothing with this one. Raises TrialError."""
@@ -488,56 +488,8 @@ async def open_backend(backend: Opened, say: Say = lambda _: None) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
-    """Remove the sandbox at the end of the block."""
+    """Remove the sandbox at the end of the block, also if that is cancelled."""
     try:
         yield sandbox
     finally:
-        await _remove_shielded(sandbox)
-
-
-async def _remove_shielded(sandbox: Sandbox) -> None:
-    """Remove a sandbox, and finish the removal even when cancelled."""
-    removing = asyncio.ensure_future(sandbox.remove())
-    try:
-        await asyncio.shield(removing)
-    except asyncio.CancelledError:
-        await removing
-        raise
-
-
-Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
-"""Makes a copy with the parameters of `Copies.copy`; the caller removes the copy."""
-
-
-@contextlib.asynccontextmanager
-async def background_copy(sandbox: Copies, *, is_apart: bool = False) -> AsyncIterator[Fill]:
-    """Start a copy of `sandbox` in the background, to be filled by the first call of the yielded function.
-
-    A copy that was not filled is removed at the end of the block. `is_apart` as in `Copies.copy`.
-    """
-    begun = [asyncio.create_task(sandbox.start_copy(is_apart=is_apart), name="starting a copy")]
-
-    async def fill(paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        if not begun:
-            return await sandbox.copy(paths, removed, is_apart=is_apart)
-        copy = await asyncio.shield(begun[0])
-        begun.clear()
-        try:
-            await sandbox.copy_into(copy, paths, removed)
-        except BaseException:
-            await _remove_shielded(copy)
-            raise
-        return copy
-
-    try:
-        yield fill
-    finally:
-        for starting in begun:
-            await asyncio.shield(_discard(starting))
-
-
-async def _discard(starting: asyncio.Task[Sandbox]) -> None:
-    starting.cancel()
-    await asyncio.wait([starting])
-    if not starting.cancelled() and starting.exception() is None:
-        await starting.result().remove()
+        await wait_until_ended(asyncio.ensure_future(sandbox.remove()))

@@ -18,7 +18,6 @@ from tbench.sandbox.backend import (
     ExecResult,
     Sandbox,
     TtyStream,
-    background_copy,
 )
 from tbench.sandbox.commands import OUTPUT_BYTES, Commands, EndOfOutput
 from tbench.sandbox.disk_watch import WatchedDisk
@@ -201,13 +200,12 @@ class BaseContainer(ABC, Generic[RecipeType]):
         recipe = self._recipe
         return recipe.network is None and not (recipe.closed_to and recipe.has_internet)
 
-    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
-        async with background_copy(self, is_apart=is_apart) as fill:
-            return await fill(paths, removed)
+    async def copy_into(self, starting: asyncio.Future[Self], paths: Collection[str], removed: Collection[str]) -> None:
+        async def open_copy(script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:
+            # The files are packed while the copy starts.
+            return await (await asyncio.shield(starting)).open_as_root(script, limit_sec)
 
-    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        assert isinstance(copy, BaseContainer)
-        await transfer(self.open_as_root, copy.open_as_root, paths, removed)
+        await transfer(self.open_as_root, open_copy, paths, removed)
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
         """Wait for a healthcheck. Raises TrialError with the logs of entry point and services."""

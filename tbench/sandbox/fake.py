@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import BackendFacts, Capacity, ExecResult, Sandbox, Say, background_copy
+from tbench.sandbox.backend import BackendFacts, Capacity, ExecResult, Say
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
@@ -149,16 +150,13 @@ class FakeSandbox:
     def can_be_apart(self) -> bool:
         return True
 
-    async def copy(self, paths: Collection[str], removed: Collection[str], *, is_apart: bool = False) -> Sandbox:
-        async with background_copy(self, is_apart=is_apart) as fill:
-            return await fill(paths, removed)
-
     async def start_copy(self, *, is_apart: bool = False) -> FakeSandbox:
         return await self.make_fresh()
 
-    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        assert isinstance(copy, FakeSandbox)
-        copy.files = {path: entry for path, entry in self.files.items() if path in paths}
+    async def copy_into(
+        self, starting: asyncio.Future[FakeSandbox], paths: Collection[str], removed: Collection[str]
+    ) -> None:
+        (await asyncio.shield(starting)).files = {path: entry for path, entry in self.files.items() if path in paths}
 
     async def make_fresh(self) -> FakeSandbox:
         made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)

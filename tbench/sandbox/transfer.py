@@ -9,6 +9,7 @@ from posixpath import dirname
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
+from harness.concurrency import all_of
 from tbench.errors import Origin, TrialError
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.commands import EndOfOutput
@@ -75,11 +76,15 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
 async def _pump(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
     names = _list_names(paths)
     async with contextlib.AsyncExitStack() as streams:
-        # Registered as soon as it is open, since waiting for the second one may be cancelled.
-        packing, end_of_packing = await source(_PACK, _TRANSFER_SEC)
-        streams.push_async_callback(packing.close)
-        unpacking, end = await target(_UNPACK, _TRANSFER_SEC)
-        streams.push_async_callback(unpacking.close)
+        found: dict[str, tuple[OutputStream, EndOfOutput]] = {}
+
+        async def start(opening: Open, script: str) -> None:
+            found[script] = await opening(script, _TRANSFER_SEC)
+            # Registered as soon as it is open, since waiting for the other one may be cancelled.
+            streams.push_async_callback(found[script][0].close)
+
+        await all_of(start(source, _PACK), start(target, _UNPACK))
+        (packing, end_of_packing), (unpacking, end) = found[_PACK], found[_UNPACK]
         naming = asyncio.create_task(_feed(packing, _with_size(names) + names))
         outcome = asyncio.create_task(_output(unpacking, end))
         try:

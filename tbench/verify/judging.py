@@ -16,7 +16,8 @@ from functools import partial
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, background_copy, removed_afterwards
+from tbench.sandbox.backend import Compares, Copies, MakesRoom, Sandbox, removed_afterwards
+from tbench.sandbox.copies import SpareCopies
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, path_list, sign_lines
@@ -60,10 +61,16 @@ class Judge:
     """Judges the work in one sandbox: in that container, or in fresh ones that get a copy of the work."""
 
     task: Task
-    sandbox: Sandbox
+    copies: SpareCopies
+    """Copies of the sandbox with the work."""
     again: bool
     """Whether a verifier ran in the agent's container before."""
     oracle: OracleSystem = NO_ORACLE
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The agent's own container."""
+        return self.copies.sandbox
 
     async def judge_in_fresh_container(self) -> Verdict:
         """Return the verdict of a fresh container with the work. Raises TrialError."""
@@ -133,21 +140,21 @@ class Judge:
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
         is_apart = self.sandbox.can_be_apart() and not self.oracle.needs_servers
-        async with background_copy(self.sandbox, is_apart=is_apart) as fill:
-            inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
-            seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
-            if is_apart and seen.has_servers and self.oracle.needs_servers is None and not self.oracle.is_own:
-                # It is not known whether tests may ask them.
-                is_apart, fill = False, self.sandbox.copy
-            try:
-                verdict, is_apart = await self._verify_on_networks(fill, work, seen, is_apart=is_apart)
-            except VerifierFailed as failure:
-                failure.files = {**inspection.logs, **failure.files}
-                raise
+        self.copies.prepare(is_apart=is_apart)
+        inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
+        seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
+        if is_apart and seen.has_servers and self.oracle.needs_servers is None and not self.oracle.is_own:
+            # It is not known whether tests may ask them.
+            is_apart = False
+        try:
+            verdict, is_apart = await self._verify_on_networks(work, seen, is_apart=is_apart)
+        except VerifierFailed as failure:
+            failure.files = {**inspection.logs, **failure.files}
+            raise
         if verdict.reward > 0:
-            copy = partial(self.sandbox.copy, is_apart=is_apart)
-            verdict, work = await self._without_additions(verdict, copy, seen, work)
-            verdict = await try_control(verdict, self.task, partial(self._verify_with, copy, copy, work), self.oracle)
+            verdict, work = await self._without_additions(verdict, seen, work, is_apart=is_apart)
+            run = partial(self._verify_with, work, is_apart=is_apart)
+            verdict = await try_control(verdict, self.task, run, self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
         # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
@@ -165,18 +172,15 @@ class Judge:
         evidence = (*verdict.integrity.evidence, *sorted(planted)[:_MAX_EVIDENCE])
         return verdict.with_signs(*signs).with_integrity(evidence=evidence)
 
-    async def _verify_on_networks(
-        self, fill: Fill, work: Work, seen: ContainerFacts, *, is_apart: bool
-    ) -> tuple[Verdict, bool]:
+    async def _verify_on_networks(self, work: Work, seen: ContainerFacts, *, is_apart: bool) -> tuple[Verdict, bool]:
         """Return the verdict of a fresh container, and whether it is apart from the agent's network. Raises TrialError.
 
         If it is, and does not pass, servers of the agent's container may be missing: then another one reaches them.
         They could tell the tests apart from control tests, so a pass gets a sign if the oracle's needs no servers.
         """
-        assert isinstance(self.sandbox, Copies)
         apart: Verdict | VerifierFailed
         try:
-            apart = await self._verify_with(fill, partial(self.sandbox.copy, is_apart=is_apart), work)
+            apart = await self._verify_with(work, is_apart=is_apart)
         except VerifierFailed as failure:
             if not (is_apart and seen.has_servers):
                 raise
@@ -185,7 +189,7 @@ class Judge:
             assert isinstance(apart, Verdict)
             return apart, is_apart
         try:
-            beside = await self._verify_with(self.sandbox.copy, self.sandbox.copy, work)
+            beside = await self._verify_with(work, is_apart=False)
         except VerifierFailed:
             if isinstance(apart, Verdict):
                 return apart, True
@@ -197,7 +201,7 @@ class Judge:
         return beside, False
 
     async def _without_additions(
-        self, verdict: Verdict, copy: Fill, seen: ContainerFacts, work: Work
+        self, verdict: Verdict, seen: ContainerFacts, work: Work, *, is_apart: bool
     ) -> tuple[Verdict, Work]:
         """Return a pass, and the work that it is about, without what may influence tests in unknown ways.
 
@@ -210,7 +214,7 @@ class Judge:
             if (rest := rest_of(seen, work)) == work:
                 continue
             try:
-                of_rest = await self._verify_with(copy, copy, rest)
+                of_rest = await self._verify_with(rest, is_apart=is_apart)
             except VerifierFailed:
                 of_rest = None
             if of_rest is not None and of_rest.reward >= verdict.reward:
@@ -221,13 +225,11 @@ class Judge:
                 verdict = verdict.with_signs(f"{kind} it passes only with {needed}, {why}")
         return verdict, work
 
-    async def _verify_with(self, fill: Fill, refill: Fill, work: Work, task: Task | None = None) -> Verdict:
-        """Return the verdict of a fresh container made by `fill` or, if no test ran there, of one made by `refill`."""
-        fills = iter((fill, refill))
+    async def _verify_with(self, work: Work, task: Task | None = None, *, is_apart: bool) -> Verdict:
+        """Return the verdict of a fresh container with the work or, if no test ran there, of another one."""
 
         async def run(_: bool) -> Verdict:
-            # Removed at once: a server in it could answer the tests of the next container on the same network.
-            async with removed_afterwards(await next(fills)(*work)) as copy:
+            async with self.copies.filled(*work, is_apart=is_apart) as copy:
                 return await verify(task or self.task, copy)
 
         return await verify_twice(run)

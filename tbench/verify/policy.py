@@ -10,6 +10,7 @@ from tbench.errors import TrialError
 from tbench.results import ALONE, UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Sandbox, service_of
+from tbench.sandbox.copies import SpareCopies
 from tbench.tasks.artifacts import MAIN
 from tbench.tasks.task import Task
 from tbench.text import plain
@@ -42,6 +43,7 @@ async def verify_by(
     again: bool = False,
     oracle: Calibration | None = None,
     is_oracle: bool = False,
+    copies: SpareCopies | None = None,
 ) -> Verdict:
     """Return the verdict about the work in a sandbox. Raises TrialError; VerifierFailed carries the integrity.
 
@@ -50,18 +52,22 @@ async def verify_by(
 
     `again`: a verifier ran in this sandbox before. `oracle` is the task's calibration: a pass must show the oracle's
     tests, and may add to the system what the oracle's passes added. `is_oracle`: the work is the oracle's own.
+    `copies` provides copies of this sandbox, and is closed by the caller; by default all are removed at the end.
 
     Tests that run in a service are not in the agent's container at all, and run there whatever the policy.
     """
+    if copies is None:
+        async with SpareCopies(sandbox) as own:
+            return await verify_by(policy, task, sandbox, again=again, oracle=oracle, is_oracle=is_oracle, copies=own)
     if task.file.verifier.service != MAIN:
         service = service_of(sandbox, task.file.verifier.service)
         verdict = await verify_twice(lambda again: verify(task, service, again=again), again=again)
         return compare_pass(verdict.with_integrity(verify="shared"), oracle, task)
-    judge = Judge(task, sandbox, again, oracle_system(oracle, task, is_oracle=is_oracle))
+    judge = Judge(task, copies, again, oracle_system(oracle, task, is_oracle=is_oracle))
     passes_fresh = None if oracle is None else oracle.passes_fresh
     if policy == "isolated":
         verdict = await judge.judge_in_fresh_container()
-    elif policy == "both" and passes_fresh is not False and isinstance(sandbox, Copies):
+    elif uses_fresh_container(policy, task, sandbox, oracle):
         verdict = await _judge_in_both(judge, oracle_passes_fresh=passes_fresh)
     else:
         verdict = await judge.judge_in_agent_container()
@@ -72,6 +78,13 @@ async def verify_by(
             sign = f"{ALONE}, with replaced system files: {replaced}" if replaced else ALONE
             verdict = verdict.with_signs(sign)
     return compare_pass(verdict.with_integrity(verify=policy), oracle, task)
+
+
+def uses_fresh_container(policy: Verify, task: Task, sandbox: Sandbox, oracle: Calibration | None) -> bool:
+    """Whether `verify_by` verifies the work in a fresh container first."""
+    if policy == "shared" or task.file.verifier.service != MAIN or not isinstance(sandbox, Copies):
+        return False
+    return policy == "isolated" or oracle is None or oracle.passes_fresh is not False
 
 
 def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) -> OracleSystem:

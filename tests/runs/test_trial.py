@@ -12,12 +12,14 @@ from fake_tmux import Answer, FakeTmux
 from full_disk import files_end_at
 from run_plans import a_config, a_document
 
+from harness.checkpoint import Checkpoint, Counts, HistoryCounts
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
+from tbench.config.settings import Verify, VerifyConfig
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
@@ -85,7 +87,7 @@ class Bench:
         self.events = Events(self.seen.append)
         self.directory = self.store.trial_dir("small-task", 3)
 
-    def trial(self, task: Task | None, agent: TrialAgent) -> Trial:
+    def trial(self, task: Task | None, agent: TrialAgent, verify: VerifyConfig | None = None) -> Trial:
         plan = TrialPlan("small-task.s3.x", "small-task", 3, task, "" if task else "task.toml: missing")
         return Trial(
             plan,
@@ -95,6 +97,7 @@ class Bench:
             backend=self.sandboxes,
             store=self.store,
             events=self.events,
+            verify=verify,
         )
 
     async def run(self, task: Task | None, agent: TrialAgent | None = None) -> TrialResult:
@@ -494,3 +497,50 @@ async def test_the_output_of_an_entry_point_is_kept(bench: Callable[..., Bench],
     made = bench(FakeSandbox(printed=b"up at last\n"))
     await made.run(Task.read(make_task()))
     assert (made.directory / "entrypoint.log").read_bytes() == b"up at last\n"
+
+
+# -- the container for the verdict ---------------------------------------------------------------
+
+
+class Checkpointed:
+    """Saves its conversation, and counts the copies of its sandbox that were started by the end of its work."""
+
+    def __init__(self, name: str, *, claims: bool, fails: bool = False) -> None:
+        self.name, self.claims, self.fails = name, claims, fails
+        self.copies = -1
+
+    async def work(self, place: Workplace) -> AgentReport:
+        place.on_checkpoint(Checkpoint(0.0, 0, HistoryCounts(), Counts(warnings={}, claimed=self.claims)))
+        await asyncio.sleep(0)
+        assert isinstance(place.sandbox, FakeSandbox)
+        self.copies = len(place.sandbox.copies)
+        if self.fails:
+            raise TrialError("endpoint_unavailable", "gone")
+        return AgentReport(Outcome.FINISHED)
+
+    def partial(self) -> Trajectory | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "claims", "copies"),
+    [
+        ("both", "model", True, 1),
+        ("isolated", "model", True, 1),
+        ("both", "model", False, 0),
+        ("shared", "model", True, 0),
+        ("both", "oracle", False, 1),
+        ("shared", "oracle", False, 0),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_container_for_the_verdict_starts_before_the_agent_has_ended_and_is_removed_with_the_trial(
+    bench: MakeBench, make_task: MakeTask, mode: Verify, name: str, claims: bool, copies: int, fails: bool
+) -> None:
+    sandbox = FakeSandbox(logs(b"1"))
+    made, agent = bench(sandbox), Checkpointed(name, claims=claims, fails=fails)
+    tear_down = await made.trial(Task.read(make_task()), agent, VerifyConfig(mode=mode)).run(0.0)
+    result = await tear_down()
+    assert agent.copies == copies
+    assert (result.reward is None) is fails
+    assert all(copy.removed for copy in sandbox.copies) and sandbox.removed

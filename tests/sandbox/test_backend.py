@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 from fleet_machines import DescribedBackend, FakeMachine
 from own_podman import own_podman
 from seen_changes import walk
@@ -190,7 +191,7 @@ async def test_a_copy_has_the_files_and_a_life_of_its_own(sandbox: Sandbox) -> N
     assert isinstance(sandbox, Copies)
     await sandbox.put({"/note": FileEntry(b"here")})
     await sandbox.put({"/other": FileEntry(b"there")})
-    copy = await sandbox.copy(["/note"], ["/app"])
+    copy = await filled_copy(sandbox, ["/note"], ["/app"])
     will_say(copy, ExecResult(0, b"here"))
     told = await copy.shell("cat /note; [ ! -e /other ] || cat /other; [ ! -e /app ] || echo app", timeout_sec=30)
     assert told.output == b"here"

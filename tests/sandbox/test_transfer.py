@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from filled_copies import filled_copy
 from seen_changes import changes_of
 
 from tbench.errors import TrialError
@@ -51,7 +52,7 @@ async def test_what_took_the_place_of_something_else_does_so_in_a_copy(sandbox: 
     for number, agent in enumerate(AGENTS, 1):
         await shell(sandbox, f"cd /app/at/{number}; {agent}; echo last >zz")
     changes = await changes_of(sandbox)
-    copy = await sandbox.copy([path for path, kind in changes.items() if kind != "removed"], [])
+    copy = await filled_copy(sandbox, [path for path, kind in changes.items() if kind != "removed"], [])
     assert await shell(copy, LISTS) == await shell(sandbox, LISTS)
     assert await shell(copy, "cat /app/at/*/zz") == "last\n" * len(AGENTS)
     await copy.remove()
@@ -59,7 +60,7 @@ async def test_what_took_the_place_of_something_else_does_so_in_a_copy(sandbox: 
 
 async def test_a_directory_comes_where_a_file_is_that_was_not_to_be_brought(sandbox: Container) -> None:
     await shell(sandbox, "rm /app/file; mkdir /app/file; echo x >/app/file/new")
-    copy = await sandbox.copy(["/app/file/new"], [])
+    copy = await filled_copy(sandbox, ["/app/file/new"], [])
     assert await shell(copy, "cat /app/file/new") == "x\n"
     await copy.remove()
 
@@ -69,7 +70,7 @@ async def test_what_comes_behind_the_end_of_an_archive_is_no_error(
 ) -> None:
     monkeypatch.setattr(transfer, "_PACK", f"{transfer._PACK}; sleep 0.5; head -c 100000 /dev/zero; sleep 0.5; echo")
     await shell(sandbox, "echo x >/app/new")
-    copy = await sandbox.copy(["/app/new"], [])
+    copy = await filled_copy(sandbox, ["/app/new"], [])
     assert await shell(copy, "cat /app/new") == "x\n"
     await copy.remove()
 
@@ -79,7 +80,7 @@ async def test_files_are_brought_again_where_one_vanished_while_they_were_packed
 ) -> None:
     monkeypatch.setattr(transfer, "_PACK", f"{NO_FILTER} || {{ touch /app/gone; echo broken; }}")
     await shell(sandbox, "echo x >/app/new")
-    copy = await sandbox.copy(["/app/gone", "/app/new"], [])
+    copy = await filled_copy(sandbox, ["/app/gone", "/app/new"], [])
     assert await shell(copy, "cat /app/new; test -e /app/gone") == "x\n"
     await copy.remove()
 
@@ -98,7 +99,7 @@ async def test_files_that_do_not_all_come_are_an_error(
     monkeypatch.setattr(transfer, "_PACK", packs)
     await shell(sandbox, "echo x >/app/zz; head -c 3000000 /dev/urandom >/app/large")
     with pytest.raises(TrialError, match=why) as failed:
-        await sandbox.copy([path, "/app/large", "/app/zz"], [])
+        await filled_copy(sandbox, [path, "/app/large", "/app/zz"], [])
     assert failed.value.type == "verifier_failed"
 
 
@@ -121,7 +122,7 @@ async def test_what_the_engine_cannot_name_hides_no_other_change(sandbox: Contai
     assert names == {"/app/d\u00e9j\u00e0"} | ({"/app/\udcff"} if "xff" in odd else set()) | (
         {"/app/new\nline"} if "new" in odd else set()
     )
-    copy = await sandbox.copy([path for path in changes if path.startswith("/app/")], [])
+    copy = await filled_copy(sandbox, [path for path in changes if path.startswith("/app/")], [])
     try:
         await shell(copy, "test -e '/app/d\u00e9j\u00e0'")
     finally:
@@ -134,5 +135,5 @@ async def test_files_that_cannot_be_brought_are_what_the_agent_can_cause(sandbox
         patch.object(transfer, "_UNPACK", "exec /opt/tbench/bin/busybox cat >/dev/null"),
         pytest.raises(TrialError) as caught,
     ):
-        await sandbox.copy(["/app/file"], [])
+        await filled_copy(sandbox, ["/app/file"], [])
     assert (caught.value.type, caught.value.agent_can_cause) == ("verifier_failed", True)

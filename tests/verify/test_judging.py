@@ -18,7 +18,8 @@ from seen_changes import IMAGE, container
 from tbench.errors import Origin, TrialError
 from tbench.results import UNCONFIRMED, Integrity, is_weak
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import BackendFacts, Compares, Copies, ExecResult, MakesRoom, Sandbox
+from tbench.sandbox.backend import BackendFacts, Compares, Copies, ExecResult, MakesRoom
+from tbench.sandbox.copies import SpareCopies
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, Sign
@@ -71,15 +72,19 @@ class Container(FakeSandbox):
         return made
 
     async def start_copy(self, *, is_apart: bool = False) -> FakeSandbox:
+        await asyncio.sleep(0)  # meanwhile, the copy before is removed
         return self._made("copy" if is_apart else "beside")
 
     async def make_fresh(self) -> FakeSandbox:
+        await asyncio.sleep(0)
         return self._made("fresh one")
 
-    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+    async def copy_into(self, starting: asyncio.Future[Any], paths: Collection[str], removed: Collection[str]) -> None:
+        await starting
         self.done.append(f"copied {' '.join([*sorted(paths), *(f'-{path}' for path in sorted(removed))])}".strip())
 
     async def make_room(self) -> tuple[str, ...]:
+        await asyncio.sleep(0)
         self.done.append("room made")
         return await super().make_room()
 
@@ -143,11 +148,13 @@ class Scene:
     async def judged(self, where: str, *results: Verdict | TrialError) -> Verdict:
         """Return the verdict for given results of successive verifiers; all must be used, and all copies removed."""
         self.results.extend(results)
-        judge = Judge(self.task, self.sandbox, self.again, self.oracle)
         try:
-            return await (judge.judge_in_fresh_container() if where == "fresh" else judge.judge_in_agent_container())
+            async with SpareCopies(self.sandbox) as copies:
+                judge = Judge(self.task, copies, self.again, self.oracle)
+                if where == "fresh":
+                    return await judge.judge_in_fresh_container()
+                return await judge.judge_in_agent_container()
         finally:
-            await asyncio.sleep(0)
             assert not self.results, "verifiers that were not run"
             assert all(copy.removed for copy in self.sandbox.copies) and not self.sandbox.removed
 
@@ -799,7 +806,7 @@ async def test_a_verifier_counts_as_started_once_its_tests_were_staged(
 ) -> None:
     sandbox = Cramped(at)
     task = Task.read(make_task(toml=f'[verifier]\nuser = "{user}"\n'))
-    found = await Judge(task, sandbox, again=False).judge_in_agent_container()
+    found = await Judge(task, SpareCopies(sandbox), again=False).judge_in_agent_container()
     assert (found.reward, found.integrity.repairs) == (1.0, ROOM)
     given = [call.environment for call in sandbox.calls if call.environment.get("TBENCH_VERIFIER_DIGEST")]
     assert [each["TBENCH_VERIFIER_AGAIN"] for each in given] == ["", again]

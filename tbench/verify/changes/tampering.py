@@ -46,19 +46,6 @@ _ADDS_DIRECTORIES = re.compile(
     r"python[\d.]*\s+(?:-\w+\s+)*-m\b|sys\.path|PYTHONPATH|\bpytest\b(?![^\n]*(?<![\w.-])/tests/)"
 )
 _SAFE_PATH = re.compile(r"\bPYTHONSAFEPATH=|python[\d.]*\s+-\w*[PI]")
-_RUNNERS = {
-    "jest": r"jest\.config\..*|babel\.config\..*|\.babelrc.*",
-    "vitest": r"(?:vitest|vite)\.config\..*",
-    "mocha": r"\.mocharc.*",
-    "ava": r"ava\.config\..*",
-    "playwright": r"playwright\.config\..*",
-    "rspec": r"\.rspec",
-    "phpunit": r"\.?phpunit.*\.xml.*",
-    "nose2": r"nose2\.cfg|unittest\.cfg",
-    "pytest": r"\.coveragerc",
-    "tox": r"tox\.ini",
-}
-"""Configuration files of test runners, besides pytest's, by the word in the tests that names the runner."""
 _GIT_RUNS = re.compile(
     r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|(?:upload|receive)pack|vcs|filter|clean"
     r"|smudge|process|gitproxy|attributesfile",
@@ -82,7 +69,6 @@ def tampering_signs(seen: ContainerFacts) -> Iterator[Sign]:
         yield from _startup_signs(seen, path, name)
         yield from _pytest_signs(seen, path, name)
         yield from _shadow_signs(seen, path, name)
-        yield from _runner_signs(seen, path, name)
         yield from _git_signs(seen, path, name)
         if name.startswith("-") and dirname(path) in globbed:
             yield Sign("option-name", path, "becomes an option of programs that are called with * in its directory")
@@ -170,16 +156,7 @@ def _shadow_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
         yield Sign("module-shadowed", path, "has the name of a module that the tests import")
 
 
-# -- other runners, and git ----------------------------------------------------------------------
-
-
-def _runner_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
-    directory = dirname(path)
-    if directory not in ("/", seen.tests.workdir) and not seen.tests.workdir.startswith(f"{directory}/"):
-        return
-    for word, files in _RUNNERS.items():
-        if word in seen.tests.words and re.fullmatch(files, name) and seen.differs(path):
-            yield Sign("planted-config", path, f"is read by {word}")
+# -- git ------------------------------------------------------------------------------------------
 
 
 def _git_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:

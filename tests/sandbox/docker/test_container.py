@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
@@ -155,7 +156,7 @@ async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, b
 async def test_the_machine_has_one_name_for_all_trials_of_a_task(start_sandbox: Any, make_task: Any) -> None:
     one, other = [await start_sandbox(make_task("same")) for _ in range(2)]
     third = await start_sandbox(make_task("another"))
-    copy = await one.copy((), ())
+    copy = await filled_copy(one, (), ())
     try:
         names = [
             (await each.shell("hostname", timeout_sec=5)).output.decode().strip() for each in (one, other, third, copy)
@@ -170,7 +171,7 @@ async def test_a_copy_has_a_network_of_its_own_if_it_is_apart(start_sandbox: Any
     own = await start_sandbox(make_task("apart", dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\nVOLUME /kept\n"))
     assert own.can_be_apart()
     await own.shell("echo kept >/kept/note", timeout_sec=5)
-    beside, apart = await own.copy((), ()), await own.copy((), (), is_apart=True)
+    beside, apart = await filled_copy(own, (), ()), await filled_copy(own, (), (), is_apart=True)
     try:
         look = "readlink /proc/self/ns/net; hostname; cat /kept/note"
         seen = [(await each.shell(look, timeout_sec=5)).output.split() for each in (own, beside, apart)]

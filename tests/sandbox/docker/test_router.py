@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 from internet import HERE, NEAR, THERE, Internet, internet
 from run_plans import sandboxes_of
 
@@ -429,7 +430,7 @@ async def test_the_host_stays_closed_behind_a_router(engine: Engine, start: Star
 async def test_copies_have_the_network_that_is_in_force(start: Start) -> None:
     sandbox = await start(PUBLIC)
     await sandbox.use_network(ALLOWLIST)
-    copy, other = await sandbox.copy([], []), await sandbox.make_fresh()
+    copy, other = await filled_copy(sandbox, [], []), await sandbox.make_fresh()
     original = await sandbox.original()
     try:
         for each in (copy, other):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 
 from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError, UsageError
@@ -175,7 +176,7 @@ async def test_copies_share_the_network_and_a_public_one_reaches_other_machines(
     assert await output(box, "grep -c . /etc/resolv.conf; grep CapEff /proc/self/status") == (
         "1\nCapEff:\t00000000a80405fb\n"
     )
-    copy = await box.copy([], [])
+    copy = await filled_copy(box, [], [])
     assert await output(copy, "ls /sys/class/net") == "eth0\nlo\n"
     await copy.remove()
 

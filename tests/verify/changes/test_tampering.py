@@ -48,7 +48,6 @@ SHIM = (
         ("/conftest.py", b"x", "planted-pytest"),
         ("/pytest.ini", b"[pytest]\n", "planted-pytest"),
         ("/pyproject.toml", b"[tool.pytest.ini_options]\n", "planted-pytest"),
-        ("/app/jest.config.js", b"x", "planted-config"),
         ("/app/.git/config", b"[core]\nfsmonitor = /x\n", "git-hook"),
         ("/app/.git/config", b"[alias][core]\nfsmonitor = /x\n", "git-hook"),
         ("/app/.git/config", b"[core]\nx = a \\\n[alias]\nfsmonitor = /x\n", "git-hook"),
@@ -57,7 +56,7 @@ SHIM = (
 )
 def test_files_that_influence_the_tests_are_flagged(path: str, data: bytes, kind: str) -> None:
     image = {**IMAGE, "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so": b"x"}
-    script = "python3 -m pytest -rA /tests/test_outputs.py; git log; npx jest\n"
+    script = "python3 -m pytest -rA /tests/test_outputs.py; git log\n"
     assert kind in strong(tampering_signs(container({path: data, "/opt/more.zip": b"PK"}, image=image, script=script)))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 from internet import HERE, THERE, Internet, internet
 from run_plans import sandboxes_of
 
@@ -245,7 +246,7 @@ async def test_services_reach_each_other_while_their_way_out_changes(start: Star
 async def test_a_fresh_container_is_behind_the_same_router(start: Start) -> None:
     sandbox = await start()
     await sandbox.use_network(ALLOWLIST)
-    copy, other = await asyncio.gather(sandbox.copy([], []), sandbox.make_fresh())
+    copy, other = await asyncio.gather(filled_copy(sandbox, [], []), sandbox.make_fresh())
     try:
         for each in (copy, other):
             assert await reached(each) == [f"at {HERE}:80", "no", "no"]

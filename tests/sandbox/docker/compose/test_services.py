@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 from run_plans import a_config, sandboxes_of
 from seen_changes import changes_of
 
@@ -124,7 +125,7 @@ async def test_the_agent_reads_from_a_service_by_its_names_once_that_is_healthy(
     assert await written(sandbox, "server") == [b"serving"]
     protocols = (HasServices, HasLogs, Keeps, Copies, Compares, Snapshots)
     assert [each for each in protocols if not isinstance(sandbox, each)] == []
-    copy = await sandbox.copy((), ())
+    copy = await filled_copy(sandbox, (), ())
     try:
         assert await answer(copy, "server") == "tangerine"
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_bench import BAD, Bench, Works, error_of
+from filled_copies import filled_copy
 from hypothesis import given
 from hypothesis import strategies as st
 from own_relay import OwnRelay, own_relay
@@ -95,7 +96,7 @@ async def test_files_of_a_copy_are_all_there_or_it_is_an_error(sandbox: Sandbox,
     make = "mkdir /app/many; cd /app/many; for n in $(seq 300); do head -c 100000 /dev/urandom >$n; done"
     assert (await sandbox.shell(make, timeout_sec=BOUND_SEC)).exit_code == 0
     paths = ["/app/many", *(f"/app/many/{number}" for number in range(1, 301))]
-    copy = await sandbox.copy(paths, [])
+    copy = await filled_copy(sandbox, paths, [])
     assert (await copy.shell("ls /app/many | wc -l", timeout_sec=BOUND_SEC)).output == b"300\n"
     await copy.remove()
 
@@ -105,7 +106,7 @@ async def test_files_of_a_copy_are_all_there_or_it_is_an_error(sandbox: Sandbox,
 
     cutting = asyncio.create_task(cut())
     with pytest.raises(TrialError, match="the connection to the engine was cut while files were copied") as lost:
-        await sandbox.copy(paths, [])
+        await filled_copy(sandbox, paths, [])
     assert lost.value.type == "engine_unreachable"
     await cutting
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_copies import filled_copy
 from internet import Internet, internet
 from run_plans import a_plan, sandboxes_of
 
@@ -122,13 +123,13 @@ async def test_what_has_a_network_uses_the_proxy_and_what_has_none_is_not_told_o
     assert proxy.asked in ([("http://nowhere.example/page", f"Basic {basic}")], [("http://nowhere.example/page", "")])
     assert await said(open_one, "echo $NO_PROXY") == f".corp,localhost,127.0.0.1,::1,{await said(open_one, 'hostname')}"
     async with (
-        removed_afterwards(await open_one.copy((), ())) as copy,
+        removed_afterwards(await filled_copy(open_one, (), ())) as copy,
         removed_afterwards(await open_one.make_fresh()) as new,
     ):
         assert (await said(copy, NAMES), await said(new, NAMES)) == ("6", "6")
     closed = await start("allow_internet = false\n")
     assert await said(closed, NAMES) == "0"
-    async with removed_afterwards(await closed.copy((), ())) as copy:
+    async with removed_afterwards(await filled_copy(closed, (), ())) as copy:
         assert await said(copy, NAMES) == "0"
     assert await said(await start("", network="none"), NAMES) == "0"
     assert await said(await start("", container_proxy=container_proxy("none")), NAMES) == "0"
