@@ -124,8 +124,7 @@ class FakeSandbox:
         is_verifier = "/tests/test.sh" in script
         if "/bin/changed -a" in script and not is_verifier:
             listed = "".join(f"0{path}\0" for path in ("/", *self.files)).encode()
-            inspected = b"%b\0%b\0end" % (listed, bytes(6)) if "look_paths" in script else listed
-            return ExecResult(0, listed + b"\0/usr/bin:/bin" if "$PATH" in script else inspected)
+            return ExecResult(0, listed + b"\0/usr/bin:/bin" if "$PATH" in script else listed)
         if not is_verifier and "tar -cf -" not in script:
             return ExecResult(0)
         mark = b"0" * 36

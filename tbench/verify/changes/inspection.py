@@ -84,6 +84,8 @@ _CONTINUE_SEC = 20.0
 _TEXT_BYTES = 1 << 18
 """Size of a test file above which it is not searched for calls and imports."""
 _CONTENT_BYTES = 64 << 20
+_COPIED_BYTES = (1 << 32) - 512
+"""Size of a file above which it is not copied."""
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _END = b"\0end"
 _MAX_REQUESTS = 2
@@ -222,7 +224,7 @@ class _LookOutput:
     """Parsed output of look.sh about paths."""
 
     files: Mapping[str, File]
-    large: tuple[str, ...]
+    large: Collection[str]
     """Files too large to be copied."""
     links: Mapping[str, str]
     """Final target of each link; empty if it is broken."""
@@ -240,19 +242,22 @@ class _LookOutput:
     @classmethod
     def read(cls, printed: bytes) -> _LookOutput:
         """Parse the output of an inspection without a walk."""
-        sections = printed.removesuffix(_END).split(b"\0", 7)[1:] + [b""] * 7
-        modes, sums, large, links, peak, servers, archive = sections[:7]
+        sections = printed.removesuffix(_END).split(b"\0", 6)[1:] + [b""] * 6
+        stats, sums, links, peak, servers, archive = sections[:6]
         held = unpack(io.BytesIO(archive), _CONTENT_BYTES, whole_names=True)
         digests = sums_by_path(_text(sums))
         files = dict[str, File]()
-        for path, mode in _modes(modes).items():
+        large = set[str]()
+        for mode, size, path in (line.split(" ", 2) for line in _text(stats).split("\n") if line.count(" ") > 1):
             content = held.get(path.lstrip("/"))
             sha256 = digests.get(path) or ("" if content is None else hashlib.sha256(content).hexdigest())
             files[path] = File(int(mode, 16), sha256, content)
+            if int(size) > _COPIED_BYTES:
+                large.add(path)
         pairs = _text(links).split("\n")
-        about = _lines(large), dict(zip(pairs[::2], pairs[1::2], strict=False))
+        targets = dict(zip(pairs[::2], pairs[1::2], strict=False))
         logs = {name.removeprefix("logs/"): data for name, data in held.items() if name.startswith("logs/")}
-        return cls(files, *about, max(map(int, peak.split()), default=0), bool(servers), logs)
+        return cls(files, large, targets, max(map(int, peak.split()), default=0), bool(servers), logs)
 
     def find_missing(self, sums: set[str], contents: set[str], changed: Collection[str]) -> set[str]:
         """Return the paths whose checksum or content is missing: the inspection after a walk omits large files."""
@@ -279,7 +284,7 @@ async def _contents(original: Sandbox, paths: set[str]) -> Mapping[str, File]:
 
 async def _run_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, stop_others: bool = False) -> bytes:
     """Return the output of look.sh. `stop_others` stops all other processes meanwhile. Raises TrialError."""
-    look = f"look {shlex.quote(walk)} || exit 1"
+    look = f"look {shlex.quote(walk)} servers || exit 1"
     if walk:
         look += f"; {_LOGS}"
     if stop_others:
@@ -294,17 +299,8 @@ async def _run_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, stop_oth
         raise
 
 
-def _lines(data: bytes) -> tuple[str, ...]:
-    return tuple(line for line in _text(data).split("\n") if line)
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
-
-
-def _modes(data: bytes) -> dict[str, str]:
-    pairs = (line.partition(" ") for line in _text(data).split("\n"))
-    return {path: mode for mode, _, path in pairs if path}
 
 
 def _tests(task: Task, workdir: str) -> Tests:

@@ -3,11 +3,12 @@
 #
 # `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c) and inspects the small changed ones, if at
 # most MOST changed. `look ""` inspects the paths on standard input, one request a line: kind, tab, path. Kinds: s (its
-# checksum), c (its content), g (its target if it is a link, and whether it is 4 GB or larger).
+# checksum), c (its content), g (its size, and its target if it is a link).
 #
-# Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes, checksums, files of
-# 4 GB or more, links (each followed by a line with its target), the peak memory use, whether there are servers, and an
-# archive of the contents. After a walk, files in the archive have no checksum. Fails if the walk fails.
+# Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes and sizes, checksums,
+# links (each followed by a line with its target), the peak memory use, whether there are servers (if the second word is
+# `servers`), and an archive of the contents. After a walk, files in the archive have no checksum. Fails if the walk
+# fails.
 busybox=/opt/tbench/bin/busybox
 tab='	'
 newline='
@@ -29,18 +30,16 @@ c$tab/etc/group"
         looked=$($busybox cat)
     fi
     printf '\0'
-    look_each scafbl "$busybox stat -c '%f %n' \"\$@\""
+    look_each scafblg "$busybox stat -c '%f %s %n' \"\$@\""
     printf '\0'
     look_find sfl -L "-type f -size -$sum_blocks -exec $busybox sha256sum {} +"
-    printf '\0'
-    look_find gb '' '-type f -size +8388607'
     printf '\0'
     look_find gl '' '-type l' |
         while IFS= read -r link; do printf '%s\n' "$link" "$($busybox readlink -f "$link")"; done
     printf '\0'
     memory_peak
     printf '\0'
-    servers
+    [ -z "$2" ] || servers
     printf '\0'
     cd / || exit 1
     look_find cl -L "-type f -size -$text_blocks -exec $busybox tar -chf - {} +"
