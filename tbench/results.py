@@ -125,7 +125,7 @@ class ImageOrigin(Frozen):
 
 
 NOTHING_SEEN = Integrity()
-_WEAK = """tests-touched git-hook-added verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
+_WEAK = """tests-touched verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
     other-reward unread left-out system-added"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that honest work often causes."""

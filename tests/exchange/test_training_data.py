@@ -139,7 +139,7 @@ def many(tmp_path: Path) -> Path:
         StoredTrial(talk("u", "failed"), task="c", reward=0.0),
         StoredTrial(talk("u", "no verdict"), task="d", reward=None),
         StoredTrial(talk("u", "tampered"), task="e", fields=flagged("tests-replaced: /tests/test.sh")),
-        StoredTrial(talk("u", "touched tests"), task="f", fields=flagged("git-hook-added: x")),
+        StoredTrial(talk("u", "touched tests"), task="f", fields=flagged("tests-touched: x")),
         StoredTrial(talk("u", "by hand"), task="g", fields={"human_touched": True}),
         StoredTrial(talk("u", "first try"), task="h", fields={"final": False}),
         StoredTrial(None, task="i"),

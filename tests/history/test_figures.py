@@ -42,7 +42,7 @@ def results(draw: st.DrawFn) -> list[TrialResult]:
                 error=draw(st.sampled_from([None, ERROR])) if reward is None else None,
                 outcome=draw(st.sampled_from([None, *Outcome])),
                 metrics=draw(st.dictionaries(st.sampled_from(["speed", "reward"]), st.floats(-1, 1), max_size=2)),
-                integrity=Integrity(tamper=draw(st.sampled_from([(), ("hosts: changed",), ("git-hook-added: x",)]))),
+                integrity=Integrity(tamper=draw(st.sampled_from([(), ("hosts: changed",), ("tests-touched: x",)]))),
                 human_touched=draw(st.booleans()),
                 steps=draw(st.integers(0, 9)),
             )

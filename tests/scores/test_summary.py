@@ -449,7 +449,7 @@ def test_long_text_is_cut() -> None:
 
 def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     flagged = Integrity(tamper=("system-replaced: /usr/bin/bash is\x1b[2J odd", "hosts: x"), repairs=("dpkg: mended",))
-    weak = Integrity(tamper=("git-hook-added: /app/.git/hooks/x is run by git",), regrades=1)
+    weak = Integrity(tamper=("tests-touched: /tests/x was written",), regrades=1)
     doubtful = Integrity(remarks=("tool-failure: a download failed",))
     results = [
         trial("a", 0, 1.0, integrity=weak),

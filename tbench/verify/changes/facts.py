@@ -110,7 +110,6 @@ _SOURCE = re.compile(
     r"/(.+\.(?:h|hpp|pm|pl|rb))"
 )
 _ENTERED = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
-_BARE_GLOB = re.compile(r"(?:^|[\s(])\*", re.MULTILINE)
 _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
@@ -262,13 +261,6 @@ class Tests:
         return self._followed(
             [self.workdir, *(normpath(join(self.workdir, each)) for each in _ENTERED.findall(self.script))]
         )
-
-    @cached_property
-    def globbed(self) -> frozenset[str]:
-        """Directories in which test.sh expands a `*` without a directory in front."""
-        if _BARE_GLOB.search(self.script) is None:
-            return frozenset()
-        return self.entered - {self.workdir} or self.entered
 
     @cached_property
     def import_directories(self) -> frozenset[str]:

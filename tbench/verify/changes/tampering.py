@@ -61,7 +61,6 @@ READ_BY_RULES = re.compile(
 
 def tampering_signs(seen: ContainerFacts) -> Iterator[Sign]:
     """Yield signs about files that influence the tests."""
-    globbed = seen.tests.globbed
     for path, change in seen.changes.items():
         name = basename(path)
         if change == "removed" or "/__pycache__/" in path or name == "__pycache__":
@@ -69,9 +68,7 @@ def tampering_signs(seen: ContainerFacts) -> Iterator[Sign]:
         yield from _startup_signs(seen, path, name)
         yield from _pytest_signs(seen, path, name)
         yield from _shadow_signs(seen, path, name)
-        yield from _git_signs(seen, path, name)
-        if name.startswith("-") and dirname(path) in globbed:
-            yield Sign("option-name", path, "becomes an option of programs that are called with * in its directory")
+        yield from _git_signs(seen, path)
         if name in seen.tests.files and path in seen.now and seen.now[path].mode >> 12 in (0o04, 0o12):
             yield Sign("planted-tests", path, "is a link or a directory with the name of a test file")
 
@@ -159,13 +156,9 @@ def _shadow_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
 # -- git ------------------------------------------------------------------------------------------
 
 
-def _git_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
-    """Yield signs about hooks and about settings with which git runs programs, if the tests use git."""
-    if "git" not in seen.tests.words or "/.git/" not in path:
-        return
-    if "/.git/hooks/" in path and not name.endswith(".sample"):
-        yield Sign("git-hook-added", path, "is run by git")
-    elif path.endswith("/.git/config"):
+def _git_signs(seen: ContainerFacts, path: str) -> Iterator[Sign]:
+    """Yield signs about settings with which git runs programs, if the tests use git."""
+    if "git" in seen.tests.words and path.endswith("/.git/config"):
         text = seen.content(path)
         then = set(_git_values(seen.content_then(path)))
         new = {("include", "", "")} if text is None else set(_git_values(text)) - then

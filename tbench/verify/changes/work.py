@@ -23,10 +23,8 @@ _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
 """Kinds of signs about paths that are not copied, or only in part."""
-KINDS_IN_FRESH = frozenset({"hosts", "option-name"})
-"""Kinds of signs that hold in a fresh container, too: server names, and files of the agent's work."""
-_COPIED_ANYWAY = KINDS_NOT_COPIED | KINDS_IN_FRESH | {"git-hook-added"}
-"""Kinds of signs whose paths are copied anyway."""
+KINDS_IN_FRESH = frozenset({"hosts"})
+"""Kinds of signs that hold in a fresh container, too."""
 
 Work = tuple[list[str], list[str]]
 """Paths to copy, and paths to remove."""
@@ -39,7 +37,7 @@ def holds_in_fresh(sign: Sign, seen: ContainerFacts) -> bool:
 
 def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
     """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system."""
-    speaking = (sign for sign in signs if sign.kind not in _COPIED_ANYWAY and not holds_in_fresh(sign, seen))
+    speaking = (sign for sign in signs if sign.kind not in KINDS_NOT_COPIED and not holds_in_fresh(sign, seen))
     against = {sign.path for sign in speaking if not matches_oracle(seen, sign.path)}
     # Everything below a path with a sign is left out, too.
     folders = tuple(f"{path}/" for path in against)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seen_changes import IMAGE, LINK, container, strong, weak
+from seen_changes import IMAGE, LINK, container, strong
 
 from tbench.verify.changes.tampering import tampering_signs
-from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
 DEBIANS = b"""# install the apport exception handler if available
@@ -144,27 +143,3 @@ def test_modules_outside_the_search_path_of_the_tests_are_no_sign() -> None:
 def test_settings_of_pytest_beside_tests_that_were_asked_for_are_no_sign(asked: str, found: int) -> None:
     seen = container({"/app/checks/conftest.py": b"x"}, script="pytest checks\n", instruction=f"Write {asked}.\n")
     assert len(list(tampering_signs(seen))) == found
-
-
-def test_hooks_of_a_repository_are_a_weak_sign_if_the_tests_use_git() -> None:
-    hook: dict[str, bytes | None] = {"/app/.git/hooks/pre-commit": b"x", "/app/.git/hooks/x.sample": b"x"}
-    assert weak(tampering_signs(container(hook, script="git log\n"))) == {"git-hook-added"}
-    assert list(tampering_signs(container(hook, script="pytest /tests/x.py\n"))) == []
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("cat *", 1),
-        ("cat (*.txt)", 1),
-        ("ls /proc/*/comm", 0),
-        ("ls ./*", 0),
-        ("for f in *.c; do", 1),
-        ("cd out; cat *", 0),
-    ],
-)
-def test_a_file_named_like_an_option_is_flagged_where_a_bare_asterisk_is_expanded(script: str, expected: int) -> None:
-    seen = container({"/app/-f": b"", "/app/a-f": b"", "/usr/lib/-f": b""}, script=script)
-    signs = [sign for sign in tampering_signs(seen) if sign.kind == "option-name"]
-    assert [sign.path for sign in signs] == ["/app/-f"] * expected
-    assert "/app/-f" in work_of(seen, signs)[0]

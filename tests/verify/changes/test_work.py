@@ -39,7 +39,7 @@ def test_files_that_the_instruction_names_are_work() -> None:
 def test_a_path_with_a_sign_and_everything_below_it_is_not_copied() -> None:
     seen = container({"/app/json": b"", "/app/json/__init__.py": b"x", "/app/jsonl": b"x"})
     assert work_of(seen, [Sign("module-shadowed", "/app/json", "")]) == (["/app/jsonl"], [])
-    assert work_of(seen, [Sign("git-hook-added", "/app/json", "")])[0] == [
+    assert work_of(seen, [Sign("hosts", "/app/json", "")])[0] == [
         "/app/json",
         "/app/json/__init__.py",
         "/app/jsonl",

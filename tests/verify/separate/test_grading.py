@@ -31,7 +31,7 @@ def kinds(found: Verdict) -> list[str]:
         ("planted-pytest", "/app/x", False),
         ("module-shadowed", "/app/x", False),
         ("module-shadowed", "/app", True),
-        ("git-hook-added", "/app", False),
+        ("tests-touched", "/app", False),
         ("hosts", "/app", False),
     ],
 )
@@ -57,6 +57,6 @@ def test_a_pass_that_depends_on_tampering_files_gets_the_lower_reward() -> None:
 
 
 def test_a_pass_without_the_tampering_files_clears_the_signs() -> None:
-    found = combine(verdict(1.0, HOOK, "git-hook-added: x"), verdict(1.0))
-    assert (found.reward, kinds(found)) == (1.0, ["cleared", "git-hook-added"])
+    found = combine(verdict(1.0, HOOK, "tests-touched: x"), verdict(1.0))
+    assert (found.reward, kinds(found)) == (1.0, ["cleared", "tests-touched"])
     assert all(map(is_weak, found.integrity.tamper))
