@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 from harness.concurrency import wait_until_ended
-from tbench.errors import TrialError
 from tbench.sandbox.backend import Copies, Sandbox
 
 
@@ -41,8 +40,7 @@ class SpareCopies:
         answer the tests of the next container there.
         """
         sandbox = self.sandbox
-        if not isinstance(sandbox, Copies):
-            raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
+        assert isinstance(sandbox, Copies)
         starting, self._spare = (self._spare, None) if self._is_spare_apart is is_apart else (None, self._spare)
         starting = starting or asyncio.create_task(sandbox.start_copy(is_apart=is_apart))
         try:

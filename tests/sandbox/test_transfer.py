@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import patch
@@ -137,3 +138,15 @@ async def test_files_that_cannot_be_brought_are_what_the_agent_can_cause(sandbox
     ):
         await filled_copy(sandbox, ["/app/file"], [])
     assert (caught.value.type, caught.value.agent_can_cause) == ("verifier_failed", True)
+
+
+async def test_both_ends_of_a_transfer_are_opened_at_the_same_time() -> None:
+    both = asyncio.Barrier(2)
+
+    async def opens(_: str, __: int) -> Any:
+        await both.wait()
+        raise TrialError("sandbox_lost", "gone")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(TrialError, match="gone"):
+            await transfer.transfer(opens, opens, ["/app/done"], [])
