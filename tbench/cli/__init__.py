@@ -59,7 +59,7 @@ COMMANDS = {
     "diff": LazyCommand(
         "tbench.cli.show",
         "diff",
-        "Show the first step at which two trials differ: what was typed and what was seen, side by side.",
+        "Show the first step at which two trials differ: input and output, side by side.",
     ),
     "fork": LazyCommand(
         "tbench.cli.fork",
@@ -69,7 +69,7 @@ COMMANDS = {
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step after which a trial was likely to fail; it is forked at several steps.",
+        "Find the step after which a trial was likely to fail; by forking it at several steps.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",
@@ -87,7 +87,7 @@ COMMANDS = {
         "stop",
         "Stop a run or a trial, and keep it for tbench resume.",
     ),
-    "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials go on."),
+    "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials continue."),
     "say": LazyCommand(
         "tbench.cli.steering",
         "say",
@@ -124,7 +124,7 @@ COMMANDS = {
     "flaky": LazyCommand(
         "tbench.cli.comparing.compare",
         "flaky",
-        "List the tasks solved only sometimes; with Wilson intervals; runs with the same configuration are pooled.",
+        "List the tasks solved only sometimes; with Wilson intervals, and runs of one configuration pooled.",
     ),
     "power": LazyCommand(
         "tbench.cli.comparing.compare",
@@ -142,7 +142,7 @@ COMMANDS = {
     "view": LazyCommand(
         "tbench.cli.pages",
         "view",
-        "Serve pages about all runs: with live phases, counts and terminals of those in progress.",
+        "Serve pages about all runs: with live phases, counts and terminals of running ones.",
     ),
     "import": LazyCommand("tbench.cli.import_", "import_", "Import results of Harbor, JSONL or CSV as runs."),
     "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, SFT data, Harbor jobs or SQLite."),
@@ -160,7 +160,7 @@ COMMANDS = {
     "replay": LazyCommand(
         "tbench.cli.proxies.replay",
         "replay",
-        "Score a model's next commands: it continues recorded conversations; nothing is executed.",
+        "Score a model's next commands: in recorded conversations, without executing any.",
     ),
     "leaderboard": LazyCommand(
         "tbench.cli.proxies.replay",
@@ -196,14 +196,14 @@ COMMANDS = {
     "config": LazyCommand("tbench.cli.config", "config", "Show a run's settings, or write them to a file."),
     "task": LazyCommand("tbench.cli.task", "task", "List, check, try, create and convert tasks."),
     "dataset": LazyCommand("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
-    "agent": LazyCommand("tbench.cli.agents.commands", "agent", "List, pull and show agents that people ship."),
+    "agent": LazyCommand("tbench.cli.agents.commands", "agent", "List, pull and show packaged agents."),
     "shell": LazyCommand(
         "tbench.cli.task", "shell", "Open a shell in a task's sandbox: the verifier runs when you leave it."
     ),
     "clean": LazyCommand(
         "tbench.cli.machine",
         "clean",
-        "Remove what dead runs left behind; also dangling images, but never anything of a run in progress.",
+        "Remove what ended runs left behind: containers, networks, unnamed images; nothing of a run in progress.",
     ),
 }
 _HEADINGS = {

@@ -21,7 +21,7 @@ from tbench.cli.printing import print_line
 @click.option("--output", "-o", type=NAME_TYPE, help="The run directory; must be new or empty.")
 @click.option("--seeds", "-k", type=Integer(min=1), help="Seeds per task.  [default: 3, with --agent 1]")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Number of concurrent trials.")
-@click.option("--agent", type=OneOf("mini-swe-agent"), help="Let an agent from PyPI work, which is fetched if missing.")
+@click.option("--agent", type=OneOf("mini-swe-agent"), help="Run this packaged agent; it is fetched if missing.")
 def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | None) -> None:
     """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
@@ -83,7 +83,7 @@ def _why_missing(agent: str) -> str:
 @click.option(
     "--thinking",
     type=OneOf("kept", "dropped"),
-    help="Reply with thinking, which later prompts keep or, as with some templates, drop.",
+    help="Reply with thinking; later prompts keep it or, as some templates do, drop it.",
 )
 @click.option("--tokens-per-sec", type=Number(min=0, min_open=True), help="The pace of replies.  [default: at once]")
 @click.option("--busy", type=Integer(min=0), default=0, help="Processes per CPU that keep this machine busy meanwhile.")

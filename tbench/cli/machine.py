@@ -276,14 +276,14 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also remove shared and kept objects, images that tbench built, and what other machines' runs may use.",
+    help="Also remove shared and kept objects, built images, and objects that other machines' runs may be using.",
 )
 @click.option("--kept", is_flag=True, help="Also remove kept containers and snapshots.")
-@click.option("--run", help="Only remove what belongs to the run of this name.")
+@click.option("--run", help="Only remove objects of the run with this name.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
-    """Remove what dead runs left behind; also dangling images, but never anything of a run in progress."""
+    """Remove what ended runs left behind: containers, networks, unnamed images; nothing of a run in progress."""
     import asyncio
     from functools import partial
 

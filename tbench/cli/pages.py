@@ -77,7 +77,7 @@ _END_SEC = 15.0
 @click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
 @click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
 def view(folder: Path, host: str, port: int) -> None:
-    """Serve pages about all runs: with live phases, counts and terminals of those in progress. Read-only."""
+    """Serve pages about all runs: with live phases, counts and terminals of running ones. Read-only."""
     from tbench.errors import UsageError
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress
@@ -137,7 +137,7 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
     "--without",
     metavar="TAG",
     multiple=True,
-    help="Also print the score without the trials that people tagged so (tbench note); repeatable.",
+    help="Also print the score without trials with this tag (see tbench note); repeatable.",
 )
 @json_option
 def summary(run: Path, std: str, without: tuple[str, ...], as_json: bool, given: GivenSettings[RunConfig]) -> None:

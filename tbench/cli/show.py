@@ -186,7 +186,7 @@ _LEAST_COLUMNS, _MAX_COLUMNS = 60, 200
 @argument("first", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @argument("second", "OTHER", "Another trial, usually of the same task.", type=NAME_TYPE)
 def diff(first: str, second: str) -> None:
-    """Show the first step at which two trials differ: what was typed and what was seen, side by side."""
+    """Show the first step at which two trials differ: input and output, side by side."""
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 

@@ -183,7 +183,7 @@ def continue_(where: str | None) -> None:
 @click.command(cls=TbenchCommand)
 @trial_argument
 def abort(where: str) -> None:
-    """End a trial without a verdict; the other trials go on."""
+    """End a trial without a verdict; the other trials continue."""
     from tbench.control.wire import Abort
 
     run, trial = require_trial(where, "end it with Ctrl-C, or name a trial")

@@ -28,7 +28,7 @@ COMMANDS = {
     "shell": LazyCommand(
         "tbench.cli.task",
         "task_shell",
-        "Open a shell as the task's agent gets it; when you leave it, the verifier runs, and you can return.",
+        "Open the shell that the task's agent gets; when you leave it, the verifier runs, and you can return.",
     ),
     "solve": LazyCommand(
         "tbench.cli.task",
@@ -149,7 +149,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("shell", cls=TbenchCommand)
 @_sandbox_options
 def task_shell(name: str, **given: Any) -> None:
-    """Open a shell as the task's agent gets it; when you leave it, the verifier runs, and you can return."""
+    """Open the shell that the task's agent gets; when you leave it, the verifier runs, and you can return."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import connect_backend

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 @dataclass(frozen=True)
 class Option:
-    """Command-line option of a field, if it is more than `--name-of-the-field`."""
+    """Command-line option of a field, if it differs from `--name-of-the-field`."""
 
     flags: tuple[str, ...] = ()
     """Names of the option. As in click, the name after a slash sets false (default `--no-…`), or the second of two
@@ -30,14 +30,16 @@ class Option:
     words: Callable[[], Iterable[str]] = tuple
     """Returns words for shell completion, where other values are possible."""
     choices: Callable[[], Iterable[str]] = tuple
-    """Returns all values, if they do not follow from the type."""
+    """Returns all values, if the type does not list them."""
     is_path: bool = False
     """Whether shells complete paths."""
     daily: bool = False
-    """Whether `--help` lists the option first, and at all where `--help-all` lists the others."""
+    """Whether the option is among the first in `--help`; others may be only in `--help-all`."""
     bare: str | None = None
     """Value of the option when it is given without one."""
     metavar: str | None = None
+    without_model: tuple[str, str] | None = None
+    """Metavar and help for commands that ask no model, if they differ there."""
     instead_of: str | None = None
     """Another setting of the section: if this one is set, the other's value from lower layers is dropped."""
     several: str | None = None
@@ -59,7 +61,7 @@ class Setting:
     name: str
     field: FieldInfo
     option: Option
-    """Option of the field or, because the harness does not know options, of the section that inherits the field."""
+    """Option of the field. A section that inherits a field from the harness, which knows no options, defines it."""
     is_measured: bool
     """Whether the value affects what is measured."""
 

@@ -245,10 +245,12 @@ class ModelConfig(EndpointConfig, Rendering):
 class AgentConfig(Frozen):
     """Agent"""
 
-    name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """The agent: model, oracle, nop, module:Class, or packaged. `model` is a language model in
-    tbench's own loop, `oracle` runs the reference solution, `nop` does nothing. tbench agent list has the packaged
-    ones; FILE.toml is a recipe for another."""
+    name: Annotated[
+        str, Option(("--agent", "-a"), daily=True, metavar="NAME", words=lambda: ("model", "oracle", "nop"))
+    ] = "model"
+    """model, oracle, nop, module:Class, or a packaged agent. `model` is a language model in tbench's own loop,
+    `oracle` runs the reference solution, `nop` does nothing. `tbench agent list` lists packaged agents; FILE.toml is a
+    recipe for another one."""
     # Counts by the agent's name in `Locked`.
     version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION", measured=False)] = None
     """Another version of a packaged agent."""
@@ -265,17 +267,17 @@ class AgentConfig(Frozen):
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Maximum bytes of an observation; the middle is cut out."""
     settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
-    """Wait the requested time, or until the shell settles. Harnesses with fixed sleeps are strict."""
+    """Wait the requested time, or until the shell is ready. Harnesses with fixed sleeps are strict."""
     shell_state: ShellMode | None = None
-    """Bash protocols: one shell, or a new process per command. The default is `persistent`."""
+    """In bash protocols, one shell, or a new one per command. The default is `persistent`."""
     neutralise_special_tokens: bool = False
     """Break control tokens in the model's input with a space."""
     approve: Annotated[
         str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))
     ] = None
     """Run only commands that a person or a rule approves. The value is ask, allowlist=FILE, or ask,allowlist=FILE. With
-    `ask`, replies wait for tbench approve. FILE has one regular expression per line for commands and typed lines that
-    are allowed. Everything else is refused or, with both, waits for approval."""
+    `ask`, replies wait for tbench approve. Each line of FILE is a regular expression for allowed commands and typed
+    lines. Everything else is refused or, with both, waits for approval."""
 
     @property
     def asks_before_acting(self) -> bool:
@@ -332,7 +334,7 @@ class SandboxConfig(Frozen):
     snapshot: Annotated[bool, _NOT_MEASURED] = False
     """Save the files of every trial as an image before the verifier runs."""
     network: NetworkChoice = "task"
-    """Network for trials: as the task says, for none, or for all."""
+    """Network access: as the task says, for no trial, or for all."""
     block_host: bool = False
     """Keep trials and builds from reaching the host and the endpoint."""
     pin_cpus: bool = False
@@ -344,9 +346,9 @@ class SandboxConfig(Frozen):
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Let tasks read this variable of tbench's environment; repeatable. All others are unset for tasks."""
     ignore_keys: Annotated[tuple[str, ...], Option(metavar="GLOB")] = ()
-    """Ignore unknown keys in task.toml that match this glob, instead of rejecting the task; repeatable."""
+    """Run tasks with unknown task.toml keys that match this; repeatable."""
     trust: bool = False
-    """Let compose files access the engine's machine. This means its paths, devices and namespaces."""
+    """Let compose files access the engine's machine. This includes paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
         "10.213.0.0/16"
     )
@@ -392,7 +394,7 @@ class OverridesConfig(Frozen):
     """Overrides"""
 
     timeout_multiplier: Annotated[float, Option(metavar="X", daily=True)] = Field(default=1.0, gt=0, le=1000)
-    """Multiply every timeout of a task by this. The specific multipliers below take precedence."""
+    """Multiply every timeout of a task by this. The multipliers of single timeouts take precedence."""
     agent_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
     """Multiply the agent's timeout by this."""
     verifier_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
@@ -448,7 +450,7 @@ class ScheduleConfig(Frozen):
         WrapValidator(_number_or_auto),
         PlainSerializer(lambda number: number or "auto"),
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
-        Option(("--concurrency", "-n"), daily=True, metavar="INT|auto"),
+        Option(("--concurrency", "-n"), daily=True, metavar="INT|auto", without_model=("INT", "Concurrent trials.")),
     ] = Field(default=4)
     """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`; without them
     it is 16."""

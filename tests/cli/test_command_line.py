@@ -191,6 +191,12 @@ def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
     assert "Concurrent trials, or auto: as many as vLLM has capacity for.\n" in said and "[600]" not in said
 
 
+@pytest.mark.parametrize("words", ["task check", "calibrate"])
+def test_commands_that_ask_no_model_do_not_offer_to_follow_its_load(words: str) -> None:
+    said = tbench(*words.split(), "--help").stdout
+    assert "-n, --concurrency INT " in said and "Concurrent trials.\n" in said and "vLLM" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "advice"),
     [

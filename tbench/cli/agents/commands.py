@@ -22,7 +22,9 @@ COMMANDS = {
     "pull": LazyCommand(
         "tbench.cli.agents.commands", "pull", "Fetch an agent's package from PyPI or npm into the cache."
     ),
-    "show": LazyCommand("tbench.cli.agents.commands", "show", "Show an agent's recipe and what its package contains."),
+    "show": LazyCommand(
+        "tbench.cli.agents.commands", "show", "Show an agent's recipe and the contents of its package."
+    ),
 }
 _name = argument("name", "NAME", "An agent's name, or a recipe.toml.", type=NAME_TYPE)
 _version = click.option("--agent-version", metavar="VERSION", help="Another version than the recipe's.")
@@ -30,7 +32,7 @@ _version = click.option("--agent-version", metavar="VERSION", help="Another vers
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def agent() -> None:
-    """List, pull and show agents that people ship."""
+    """List, pull and show packaged agents."""
 
 
 @click.command("list")
@@ -87,7 +89,7 @@ def fetch(recipe: Recipe) -> Manifest:
 @_version
 @json_option
 def show(name: str, agent_version: str | None, as_json: bool) -> None:
-    """Show an agent's recipe and what its package contains."""
+    """Show an agent's recipe and the contents of its package."""
     from tbench.agents.packages import find_package
     from tbench.agents.recipe import load_recipe
 

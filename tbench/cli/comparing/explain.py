@@ -28,8 +28,7 @@ _WORDS_SHOWN = 100
     metavar="RUN|last-good",
     type=PATH_TYPE,
     multiple=True,
-    help="The run to compare with; repeatable: several count together. `last-good`: the good runs before it in its "
-    "folder.",
+    help="The run to compare with; repeatable: all count together. `last-good`: the earlier good runs in RUN's folder.",
 )
 @click.option("--all-trials", is_flag=True, help="Show every failed trial with its cause.")
 @click.option(
@@ -37,10 +36,10 @@ _WORDS_SHOWN = 100
     "forks",
     metavar="N",
     type=Integer(min=1),
-    help="Prove the causes: repeat failed trials from the step of their cause on, with the cause removed; at most N "
-    "containers. What that costs is printed first.",
+    help="Test the causes: remove each one, and repeat failed trials from its step, in at most N "
+    "containers. The cost is printed first.",
 )
-@click.option("--base-url", metavar="URL", help="With --confirm, the endpoint to ask.  [default: those of the runs]")
+@click.option("--base-url", metavar="URL", help="With --confirm, the endpoint to ask.  [default: the runs' own]")
 @json_option
 def explain(
     run: Path, against: tuple[Path, ...], all_trials: bool, forks: int | None, base_url: str | None, as_json: bool

@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 @dataclass(frozen=True)
 class GivenSettings(Generic[Config]):
-    """The settings given to a command by environment variables, files and flags, lowest layer first."""
+    """Settings from environment variables, files and flags of a command, lowest layer first."""
 
     layers: Layers[Config]
     values: Sequence[Value]
@@ -49,11 +49,12 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     def __init__(
         self, *arguments: Any, configuration: type[Config], only: Collection[str] | None = None, **more: Any
     ) -> None:
-        """Make options for the settings whose paths are in `only`, or for all settings if it is None."""
+        """Make options for the settings with paths in `only`, or for all settings if it is None."""
         super().__init__(*arguments, **more)
         self.shows_defaults = only is None  # with `only`, a setting that is not given often comes from a stored run
         self._configuration = configuration
         self._settings = [each for each in iter_settings(configuration) if only is None or each.path in only]
+        self._asks_model = any(each.section == "model" for each in self._settings)
         self._own = [*self.params, _CONFIG]
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
         self._help_all: click.Option | None = None
@@ -101,7 +102,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
             _panel(formatter, title, [row for row in rows if row is not None])
 
     def _row(self, setting: Setting) -> tuple[str, str]:
-        names, help = _record(setting)
+        names, help = _record(setting, asks_model=self._asks_model)
         return names, help + (_shown_default(setting) if self.shows_defaults else "")
 
 
@@ -269,17 +270,21 @@ def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, st
     return parameter.record(ctx) if isinstance(parameter, Argument) else parameter.get_help_record(ctx)
 
 
-def _record(setting: Setting) -> tuple[str, str]:
+def _record(setting: Setting, *, asks_model: bool) -> tuple[str, str]:
     """Return a setting's row in the help: its options, and one sentence."""
     option = setting.option
+    if option.without_model is not None and not asks_model:
+        shown, summary = option.without_model
+    else:
+        shown, summary = metavar(setting), setting.summary
     if option.argument is not None and not option.flags:
-        return option.argument, setting.summary
+        return option.argument, summary
     off = () if setting.kind is bool else setting.off_flags
     names = ", ".join((*sorted(setting.flags, key=len), *sorted(off, key=len)))
     argument = f" or {option.argument}" if option.argument else ""
     choices = ", ".join(option.choices())
-    about = f"{setting.summary} One of {choices}." if choices else setting.summary
-    return f"{names} {metavar(setting)}".rstrip() + argument, about
+    about = f"{summary} One of {choices}." if choices else summary
+    return f"{names} {shown}".rstrip() + argument, about
 
 
 def metavar(setting: Setting) -> str:

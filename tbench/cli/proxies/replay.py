@@ -39,7 +39,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
-    """Score a model's next commands: it continues recorded conversations; nothing is executed."""
+    """Score a model's next commands: in recorded conversations, without executing any."""
 
 
 # `tbench replay build`
