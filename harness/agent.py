@@ -51,9 +51,9 @@ Tools = Sequence[Mapping[str, Any]]
 MESSAGE_HEADING = "[Message from a person who watches your terminal:]"
 """Heading above a person's message, which is appended to an observation."""
 NEW_TERMINAL = "[A new terminal is open. It shows:]"
-"""Heading above the first screen in a conversation that goes on."""
+"""Heading above the first screen of a task step that continues the conversation."""
 TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
-"""Heading above the list of what a person typed."""
+"""Heading above the list of a person's keystrokes."""
 _CLOCK_SAVED_SEC = 5.0
 _MAX_COMPACTIONS = 2
 """Maximum number of consecutive compactions without a usable reply in between."""
@@ -82,7 +82,7 @@ class Agent:
     `neutralise_special_tokens` defuses control tokens in everything sent to the model except the prompts; they are
     recorded as warnings in any case. `hide` removes secrets. `on_step` receives the number of each step that begins;
     `on_step_done` receives each final step once, in order, and must not raise. With `approval`, an action needs a
-    matching rule or a person's consent. With `earlier`, the conversation goes on from that one.
+    matching rule or a person's consent. `earlier` is a conversation to continue.
     """
 
     def __init__(
@@ -104,9 +104,8 @@ class Agent:
         before: Conversation | None = None,
         again: FollowedAgain | None = None,
     ) -> None:
-        """`before` is the conversation to go on with; its state is passed to `on_checkpoint` as it changes.
-
-        `again` are steps to which the oversight has the replies.
+        """`before` is an interrupted conversation to continue, `again` are recorded steps to replay. `on_checkpoint`
+        receives the changes of the conversation's state.
         """
         self._model = model
         self._terminal = terminal
@@ -194,7 +193,7 @@ class Agent:
         if self._clock is not None:
             self._clock.extend(seconds)
 
-    # -- going on --------------------------------------------------------------------------------
+    # -- continuing --------------------------------------------------------------------------------
 
     def _restore(self, before: Conversation) -> None:
         """Continue a conversation that another process has begun."""
@@ -210,7 +209,7 @@ class Agent:
         self._compactions_in_a_row, self._inherited = counts.compactions_in_a_row, counts.inherited
 
     def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
-        """Pass on the state before a query, or before the `pending` reply is followed."""
+        """Pass on the state before a query, or before the `pending` reply is executed."""
         assert self._clock is not None
         if pending is not None and not overflows and not reviewed and (brief := self._replied(pending)) is not None:
             self._on_checkpoint(brief)
@@ -256,7 +255,7 @@ class Agent:
         )
 
     def _save_followed(self, usage: Usage) -> None:
-        """Pass on the state after a step; in brief if the step itself, from before which `usage` is, says it all."""
+        """Pass on the state after a step, in brief if only the step changed it; `usage` is from before the step."""
         assert self._clock is not None
         brief: Followed | None = None
         is_more = self._format_errors or self._claimed or self._pending_warnings or self._usage is not usage
@@ -274,12 +273,12 @@ class Agent:
             self._on_checkpoint(brief)
 
     def _save_clock(self) -> None:
-        """Pass on the clock while a reply is being followed."""
+        """Pass on the clock while a reply is being executed."""
         assert self._clock is not None
         self._on_checkpoint(Worked(time.time(), round(self._clock.spent_sec, 3), round(self._clock.waited_sec, 3)))
 
     async def _go_on(self, before: Conversation) -> None:
-        """Follow the reply that another process has received, if there is one."""
+        """Execute the reply that an interrupted process has received, if there is one."""
         if (pending := before.last.pending) is None:
             if before.last.overflows:
                 await self._make_room(len(self._steps))
@@ -300,7 +299,7 @@ class Agent:
                 await self._step()
 
     async def _begin(self, instruction: str) -> None:
-        """Begin a conversation, or go on with the one of the step before."""
+        """Begin a conversation, or continue the one of the previous task step."""
         view = await self._terminal.view()
         instruction, screen = self._gate.admit(instruction), self._gate.admit(view.screen)
         if self._earlier is None:
@@ -326,7 +325,7 @@ class Agent:
         await self._follow_whole(step, overflows)
 
     async def _follow_whole(self, step: Step, overflows: bool, reviewed: bool = False) -> None:
-        """Follow a step's reply, or make room if it `overflows` the context; then the step has ended."""
+        """Execute a step's reply, or make room if it `overflows` the context, and end the step."""
         usage = self._usage
         try:
             if overflows:
@@ -405,7 +404,7 @@ class Agent:
     async def _review(
         self, step: Step, parsed: Parsed | FormatError
     ) -> tuple[Step, Parsed | FormatError, Declined | None]:
-        """Return the step to follow, its parsed reply, and the refusal, if any."""
+        """Return the step to execute, its parsed reply, and the refusal, if any."""
         assert self._clock is not None
         before = len(self._supervisor.interventions)
         decided = await self._supervisor.review(step.index, step.reply, parsed, self._sample, self._parse, self._clock)
@@ -506,7 +505,7 @@ class Agent:
             self._history,
             policy,
             step=index,
-            # If something between here and the model refused the size, the context's length says nothing.
+            # If a proxy refused the size, the context's length is no guide.
             context_tokens=None if isinstance(self._refusal, RequestTooLarge) else self._room.context_tokens,
             max_tokens=self._room.max_tokens(self._usage),
             ask=self._ask,
@@ -526,7 +525,7 @@ class Agent:
         )
 
     def _make_room_again(self, done: Compaction) -> None:
-        """Shorten the history as it was shortened before its replies were followed again."""
+        """Shorten the history in the same way as before the replay."""
         self._compactions_in_a_row += 1
         make_room_again(self._history, done)
         self._compactions.append(done)
@@ -586,7 +585,7 @@ class Agent:
         self._warnings.update(warning.partition(":")[0] for warning in warnings)
 
     def _tokens_in(self, where: str) -> tuple[str, ...]:
-        """Return the warning, if any, about control tokens admitted since the last call."""
+        """Return the warning, if any, about control tokens in texts since the last call."""
         found = self._gate.take_found()
         return (special_tokens_warning(found, where),) if found else ()
 
@@ -622,7 +621,7 @@ class Agent:
             raise _AgentEnded(Outcome.SUBMITTED)
 
     async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
-        """Return a command's view and the exit code. Warnings that turn out to be meaningless go into `pointless`."""
+        """Return an action's view and exit code. Adds warnings that turn out to be meaningless to `pointless`."""
         if isinstance(action, Command):
             view = await self._terminal.run(action.command, self._limits.command_sec)
             return view, view.exit_code if isinstance(view, CommandResult) else None

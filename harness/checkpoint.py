@@ -1,7 +1,7 @@
-"""The state of a conversation on disk, from which another process can go on with it.
+"""The state of a conversation on disk, from which another process can continue it.
 
-Each checkpoint adds to those before it. The one with a reply is written before the reply is followed; how far it was
-followed is known to the terminal, whose session counts what was typed (harness.terminal.link.Typed).
+Each checkpoint adds to the earlier ones. A reply is saved before it is executed; the terminal's session counts how much
+of it was typed (harness.terminal.link.Typed).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.trajectory import Compaction, Intervention, Message, Step, Usage
 
 
 class HistoryCounts(NamedTuple):
-    """Sizes and counts of a history that its messages do not show."""
+    """Counts that a history needs besides its messages."""
 
     counted_bytes: int = 0
     counted_tokens: int = 0
@@ -33,7 +33,7 @@ class HistoryCounts(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Numbers of a conversation that its limits apply to."""
+    """Counts of a conversation that its limits apply to."""
 
     usage: Usage = Usage()
     warnings: Mapping[str, int] = MappingProxyType({})
@@ -49,11 +49,11 @@ class Counts(NamedTuple):
     waited_sec: float = 0.0
     replies: int = 0
     inherited: int = 0
-    """Number of messages from the conversation of the step before."""
+    """Number of messages from the conversation of the previous step."""
 
 
 class OfStep(NamedTuple):
-    """A message that is the reply or the observation of the step before, which is on disk already."""
+    """A reference to the reply or the observation of the previous step, which is on disk already."""
 
     what: Literal["reply", "observation"]
     calls: int = 0
@@ -63,7 +63,7 @@ class OfStep(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, step: Step) -> OfStep | Message:
-        """Return a message of `step`, or as it is if it says something else."""
+        """Return a reference to `step` if it has this message, else the message."""
         reply, calls = step.reply, len(message.tool_calls)
         if message.role == "assistant" and message.content == reply.content and message.reasoning == reply.reasoning:
             return cls("reply", calls) if message.tool_calls == reply.tool_calls[:calls] else message
@@ -85,28 +85,29 @@ class OfStep(NamedTuple):
 
 @dataclass(slots=True)  # frozen, it would take five times as long to make
 class Checkpoint:
-    """The state of a conversation, as far as the checkpoint before does not have it."""
+    """The changes of a conversation's state since the previous checkpoint."""
 
     at: float
     """Unix time in seconds."""
     steps: int
-    """Number of steps that were followed to their end."""
+    """Number of completed steps."""
     history: HistoryCounts
     counts: Counts
     pending: Step | None = None
-    """The step with a reply that is about to be followed; None before a query."""
+    """The step whose reply is about to be executed; None before a query."""
     overflows: bool = False
-    """Whether the pending reply fills the context, so that it is dropped; if none is pending, room has to be made."""
+    """Whether the pending reply fills the context, so that it is dropped; without a pending reply, whether room has to
+    be made."""
     reviewed: bool = False
-    """Whether a person or a rule has decided to follow the pending reply."""
+    """Whether a person or a rule has approved the pending reply."""
     kept: int = 0
-    """Number of messages that stay from the checkpoint before."""
+    """Number of messages that stay from the previous checkpoint."""
     added: tuple[Message | OfStep, ...] = ()
     """Messages that follow them."""
     opening: tuple[Message, ...] | None = None
     """The first messages; None if they have not changed."""
     compactions: tuple[Compaction, ...] = ()
-    """New ones, as are `interventions`."""
+    """New compactions; `interventions` are also only the new ones."""
     interventions: tuple[Intervention, ...] = ()
 
 
@@ -135,19 +136,19 @@ class Replied:
 
 @dataclass(slots=True)
 class Followed:
-    """The end of the step that was pending, if nothing has changed but what the step itself shows."""
+    """The end of the pending step, if nothing else has changed."""
 
     at: float
     """Unix time in seconds."""
     steps: int
-    """Number of steps that were followed to their end."""
+    """Number of completed steps."""
     added: tuple[OfStep, ...]
     """New messages."""
     spent_sec: float
     waited_sec: float
 
     def after(self, pending: Checkpoint, step: Step, kept: int) -> Checkpoint:
-        """Return the whole checkpoint, from the one before, the step, and the number of messages so far."""
+        """Return the whole checkpoint, from the previous one, the step, and the number of messages so far."""
         assert pending.pending is not None
         before = pending.counts
         noticed = (warning.partition(":")[0] for warning in step.warnings[len(pending.pending.warnings) :])
@@ -165,7 +166,7 @@ class Followed:
 
 @dataclass(slots=True)
 class Worked:
-    """The clock while a reply is being followed, which may take hours."""
+    """The clock while a reply is being executed, which may take hours."""
 
     worked_at: float
     """Unix time in seconds."""
@@ -195,21 +196,21 @@ _STEPS_MISSING = "steps are missing in its steps.jsonl"
 
 @dataclass(frozen=True)
 class FollowedAgain:
-    """The steps of a conversation that are followed again in a new terminal, at no cost of time."""
+    """The steps of a conversation that are replayed in a new terminal; this costs the agent no time."""
 
     steps: int = 0
     spent_sec: float = 0.0
-    """Working time that they took when they were followed first."""
+    """Working time of the steps when they were executed first."""
     waited_sec: float = 0.0
     dropped: Mapping[int, bool] = field(default_factory=dict)
-    """Whether the reply filled the context, by step; also of the pending one."""
+    """Whether the reply filled the context, by step, the pending one included."""
     has_room: int = 0
-    """Number of the steps after which room was made, where a reply filled the context."""
+    """Number of steps whose reply filled the context, and after which room was made."""
     compactions: Sequence[Compaction] = ()
     """The compactions of the history, which are repeated without asking."""
 
     def compactions_at(self, step: int, *, dropped: bool) -> Sequence[Compaction]:
-        """Return the compactions before the reply of a step, or the one after it was `dropped`."""
+        """Return the compactions before the reply of a step, or the compaction after the reply was `dropped`."""
         found = [done for done in self.compactions if done.step == step]
         after = 1 if step <= self.has_room and self.dropped.get(step) else 0
         return found[len(found) - after :] if dropped else found[: len(found) - after]
@@ -221,17 +222,17 @@ class Conversation:
 
     last: Checkpoint
     steps: Sequence[Step] = ()
-    """The steps that were followed to their end."""
+    """The completed steps."""
     messages: list[Message] = field(default_factory=list)
     opening: tuple[Message, ...] = ()
     compactions: list[Compaction] = field(default_factory=list)
     interventions: list[Intervention] = field(default_factory=list)
     uncounted: int = 0
-    """Number of its last messages that the counts of its history lack."""
+    """Number of messages at the end that the history's counts do not include."""
     lines: int = 0
     """Number of lines of its file of checkpoints."""
     worked: Worked | None = None
-    """The clock while the pending reply was followed; None if that ended soon."""
+    """The clock while the pending reply was executed; None if it ended soon."""
 
     @classmethod
     def restore(cls, checkpoints: Iterable[Saved], steps: Sequence[Step]) -> Conversation:
@@ -274,12 +275,12 @@ class Conversation:
 
     @property
     def step(self) -> int:
-        """Number of the step to go on with."""
+        """Number of the next step."""
         return self.last.steps + 1
 
     @property
     def again(self) -> FollowedAgain:
-        """The steps as they are followed in a new terminal."""
+        """The steps as they are replayed in a new terminal."""
         dropped = {step.index: step.format_error == CONTEXT_FULL for step in self.steps}
         if self.last.pending is not None:
             dropped[self.step] = self.last.overflows
@@ -291,17 +292,17 @@ class Conversation:
 
     @property
     def clock(self) -> Counts | Worked:
-        """The working time so far. What is done again counts once: a request whose reply was lost."""
+        """The working time so far, without a request whose reply was lost and which is repeated."""
         return self.worked or self.last.counts
 
     @property
     def cut_at(self) -> float:
-        """Unix time at which the earlier process is known to have worked last."""
+        """Unix time of the earlier process's last known work."""
         return self.worked.worked_at if self.worked is not None else self.last.at
 
 
 class Checkpoints:
-    """Makes the checkpoints of one conversation, each with what is new."""
+    """Makes the checkpoints of one conversation, each with the changes since the last."""
 
     def __init__(self, before: Conversation | None = None) -> None:
         self._messages = list(before.messages) if before else []
@@ -325,7 +326,7 @@ class Checkpoints:
         history: HistoryCounts,
         counts: Counts,
     ) -> Checkpoint:
-        """Return the checkpoint of a conversation's present state; all `steps` but the pending one are on disk."""
+        """Return a checkpoint of a conversation's present state; all `steps` but the pending one are on disk."""
         followed, kept = len(steps) - (pending is not None), shared_length(self._messages, messages)
         added = messages[kept:]
         made = Checkpoint(
@@ -373,7 +374,7 @@ class Checkpoints:
         spent_sec: float,
         waited_sec: float,
     ) -> Followed | None:
-        """Return the end of the last of `steps`, which was pending; None if more has changed than that."""
+        """Return the end of the last of `steps`, which was pending; None if more has changed."""
         kept, step = len(self._messages), steps[-1]
         new = messages[kept:]
         added = tuple(found for each in new if isinstance(found := OfStep.of(each, step), OfStep))

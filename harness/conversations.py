@@ -1,7 +1,7 @@
-"""Tells apart the conversations of an agent with a loop of its own, by which of them each of its requests extends.
+"""Assigns each request of an agent with its own loop to the conversation that it extends.
 
-Beside its work such an agent asks for titles or summaries, and it replaces a conversation that fills the context by a
-shorter one. Nothing but the requests themselves shows that.
+Such an agent also asks for titles or summaries, and replaces a conversation that fills the context by a shorter one.
+Only the requests themselves show this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.checkpoint import shared_length
 from harness.trajectory import Branch, Message
 
 _SEARCHED = 64
-"""Number of conversations, the last ones, that a request may extend."""
+"""Number of last conversations that a request may extend."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Known:
     replies: list[int] = field(default_factory=list)
 
     def is_extended_by(self, messages: Sequence[Message], has_tools: bool) -> bool:
-        """Whether a request goes on after the answer. Requests with and without tools are different conversations."""
+        """Whether a request continues after the answer. Requests with and without tools are different conversations."""
         size = len(self.messages)
         if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
             return False
@@ -48,10 +48,10 @@ class Conversations:
     def add(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], answer: Message, number: int
     ) -> None:
-        """Add a request with the answer, which is the reply with this number."""
+        """Add a request and its answer, the reply with this number."""
         found = self._extended_by(messages, tools)
         if found is None:
-            # What conversations share is kept only once.
+            # Messages that conversations share are kept only once.
             shared = max((self._shared(each, messages) for each in self._all[-_SEARCHED:]), key=len, default=())
             found = _Known((*shared, *messages[len(shared) :]), answer, tools)
             self._all.append(found)
@@ -83,7 +83,7 @@ class Conversations:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The main conversation as it was last sent, with its reply."""
+        """The main conversation as it was last sent, with the reply."""
         return () if (main := self._main) is None else (*main.messages, main.answer)
 
     @property

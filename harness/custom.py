@@ -44,7 +44,7 @@ class Assignment:
     limits: Limits
     """Limits; tbench enforces `steps` (queries), `completion_tokens` and `timeout_sec`."""
     messages: tuple[Message, ...] = ()
-    """The conversation that `instruction` is the next message of; empty if it is the first."""
+    """The earlier conversation, which `instruction` continues; empty if there is none."""
 
 
 class CustomAgent(Protocol):
@@ -114,9 +114,9 @@ class CustomRun:
     A step ends with the next query and is then passed to `on_step_done`, which must not raise. Terminal calls made
     while a reply is pending belong to the step of that reply.
 
-    With `acts_unseen`, the agent acts by a program of its own, which is all that it does in the terminal: actions are
-    the replies' tool calls then, and observations what the next query says about them. The agent gets no
-    reply that `oversight` or `approval` refuses: the model is asked again.
+    With `acts_unseen`, the agent is a program that executes its actions itself. Then actions are the tool calls of
+    replies, and observations are the next query's messages about them. The agent never gets a reply that `oversight` or
+    `approval` refuses: the model is asked again.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class CustomRun:
     async def _review(
         self, reply: Reply, asked: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]]
     ) -> Reply | Sequence[Message]:
-        """Return the reply that an agent that acts unseen gets, or what the model is told about a refusal."""
+        """Return the reply for an agent that acts unseen, or the messages that tell the model about a refusal."""
         model, clock, step = self._model, self._clock, self._steps[-1]
         assert model is not None and clock is not None
 
@@ -265,7 +265,7 @@ class CustomRun:
     async def _query_alone(
         self, messages: tuple[Message, ...], max_tokens: int, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[tuple[Message, ...], Reply]:
-        """Return the messages as sent, with those of people, and the reply."""
+        """Return the messages as sent, including those from people, and the reply."""
         model, clock = self._model, self._clock
         assert model is not None and clock is not None
         index = len(self._steps) + 1
@@ -277,7 +277,7 @@ class CustomRun:
                 text = each if isinstance(each, str) else each.text
                 self._supervisor.note_message(index, each, text)
                 messages = (*messages, Message(role="user", content=text))
-        # An agent that acts unseen may ask for something else before it says what has come of the last reply.
+        # An agent that acts unseen may send another request before it reports the result of the last reply.
         self._end_steps(1 if self._acts_unseen else 0)
         self._on_step(index)
         if self._limits.completion_tokens is not None:
@@ -319,7 +319,7 @@ class CustomRun:
         return await _hang()
 
     def _note_unseen(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """Complete the step that a query of an agent that acts unseen goes on from: what it says after the reply."""
+        """Complete the step that a query of an agent that acts unseen continues, with the messages after the reply."""
         if not self._acts_unseen or (number := self._conversations.find(messages, tools)) is None:
             return
         if number <= self._steps_done:
@@ -332,7 +332,7 @@ class CustomRun:
         self._steps[number - 1] = self._steps[number - 1].model_copy(update=update)
 
     def _end_steps(self, waiting: int) -> None:
-        """Pass on all steps but the last `waiting` ones that nothing is known to have come of."""
+        """Pass on all steps but the last `waiting` ones, whose results are not known yet."""
         while self._steps_done < len(self._steps):
             step = self._steps[self._steps_done]
             if self._steps_done + waiting >= len(self._steps) and not step.observation:
@@ -399,7 +399,7 @@ def _said(reply: Reply) -> Message:
 
 
 def _actions(reply: Reply) -> tuple[str, ...]:
-    """Return what the calls of a reply do; nothing if it was cut."""
+    """Return the actions of a reply's tool calls; none if the reply was cut."""
     return tuple(map(_call_text, _said(reply).tool_calls))
 
 
@@ -408,7 +408,7 @@ def _parse(reply: Reply) -> Parsed:
 
 
 def _call_text(call: ToolCall) -> str:
-    """Return what a tool call does: the command of a shell's, or the name and the arguments of another tool's."""
+    """Return the command of a shell's tool call, or the name and arguments of another tool's call."""
     try:
         arguments = json.loads(call.arguments)
     except ValueError:

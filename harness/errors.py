@@ -6,7 +6,7 @@ HarnessError
 │   ├── ReplyTimeout           the reply takes longer than the request timeout, and the server is up
 │   └── RequestRefused         4xx: the server refused the request and would refuse it again
 ├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
-│   └── RequestTooLarge        something in front of the model refuses the size: an error if it cannot be shortened
+│   └── RequestTooLarge something in front of the model refuses the size: an error if it cannot be shortened
 ├── NeverAnswered          the agent ended without a single reply: not scored
 ├── TerminalLost           the terminal's stream ended and could not be restored: an outcome
 ├── TerminalUnreachable    the terminal's host cannot be reached any more: not scored

@@ -68,7 +68,7 @@ def size_bytes(message: Message) -> int:
 class History:
     """The messages, append-only except for `replace`. `opening` holds the first ones, which no policy touches.
 
-    All text that is not the model's passes the token gate once, which handles control tokens and secrets.
+    All other text than the model's passes the token gate once, which handles control tokens and secrets.
     """
 
     def __init__(self, gate: TokenGate | None = None) -> None:
@@ -98,7 +98,7 @@ class History:
         self._measure(messages)
 
     def go_on(self, instruction: str, gate: TokenGate) -> History:
-        """Return a copy of the history that goes on with the next instruction, which has been admitted."""
+        """Return a copy of the history, continued with the next instruction, which the gate has passed."""
         other = copy.copy(self)
         other.gate, other.messages = gate, list(self.messages)
         last = other.messages[-1]
@@ -248,7 +248,7 @@ class History:
             self._set_count(tokens)
 
     def replace(self, messages: Sequence[Message], opening: tuple[Message, ...] | None = None) -> None:
-        """Continue with another version of this history; with an `opening`, that has all instructions."""
+        """Continue with another version of this history. A new `opening` has all instructions."""
         if opening is not None:
             self.opening, self.instructions = opening, ()
         tokens = self.estimate(messages)
@@ -347,7 +347,7 @@ async def make_room(
 
 
 def make_room_again(history: History, done: Compaction) -> None:
-    """Shorten `history` as a compaction has done it before, perhaps after slightly different outputs."""
+    """Shorten `history` as in an earlier compaction, even if outputs differ slightly."""
     if done.policy == "summarize":
         opening = history.whole_opening
         history.replace(with_notes(opening, history.messages, extract_notes(done.summary)), opening)

@@ -64,7 +64,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """The decision to follow a reply that needs approval."""
+    """The decision to execute a reply that needs approval."""
 
     reply: Reply
     by: str
@@ -72,7 +72,7 @@ class Approved:
 
 
 Decision = Reply | Declined | Approved
-"""The decision on a reply: follow it or another one, or do nothing."""
+"""The decision on a reply: execute it or another one, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Oversight(Protocol):
         """Return the model's reply to a query, or its recorded reply to the same query. Raises the model's errors."""
 
     async def review(self, draft: Draft) -> Decision:
-        """Decide which reply to follow: the draft, an edited one or another one; or decline."""
+        """Decide which reply to execute: the draft, an edited one or another one; or decline."""
 
 
 # Approval: an action needs a rule that allows it, or a person's consent.
@@ -201,7 +201,7 @@ class Approver:
         return tuple(dict.fromkeys(rule.text for rule in found if rule is not None))
 
     def note_followed(self, parsed: Parsed) -> None:
-        """Record that a reply was followed."""
+        """Record that a reply was executed."""
         self._unfinished = _left_unfinished(parsed.actions, self._unfinished)
 
     def _rule(self, unit: str) -> Rule | None:
@@ -266,7 +266,7 @@ class Supervisor:
     async def review(
         self, step: int, reply: Reply, parsed: Parsed | FormatError, sample: Sample, read: Read, clock: Clock
     ) -> Reply | Declined:
-        """Return the reply to follow, or its refusal."""
+        """Return the reply to execute, or its refusal."""
         refused = self._find_refused(parsed)
         decided: Reply | Declined | Approved = reply
         if self._oversight is not None:
@@ -304,7 +304,7 @@ class Supervisor:
         return reply
 
     def restore(self, interventions: Iterable[Intervention], steps: Iterable[Step], read: Read) -> None:
-        """Continue after `steps` that another process has followed."""
+        """Continue after `steps` that another process has executed."""
         self.interventions = list(interventions)
         refused = {each.step for each in self.interventions if each.kind == "refused"}
         if self._approver is None:

@@ -166,14 +166,14 @@ class Intervention(Frozen):
     """Index of the step that it preceded or affected."""
     kind: Literal["message", "changed", "refused", "typed", "approved"]
     text: str
-    """By kind: the message to the model; the reply that was replaced; the message about the refusal or about the typed
-    text; the approver."""
+    """Depends on the kind: the message to the model; the replaced reply; the message about a refusal or typed text; the
+    approver."""
 
 
 class Branch(Frozen):
-    """A conversation beside `Trajectory.messages`, of an agent with a loop of its own.
+    """A conversation besides `Trajectory.messages`, of an agent with a loop of its own.
 
-    It is one that the agent has replaced by a shorter one, or a request beside its work, such as for a title.
+    The agent has replaced it by a shorter one, or it is a separate request, such as for a title.
     """
 
     replies: tuple[int, ...]
@@ -181,9 +181,9 @@ class Branch(Frozen):
     has_tools: bool
     """Whether its requests offered functions."""
     kept: int = 0
-    """Number of messages at its start that it shares with the branch before it."""
+    """Number of messages at its start that it shares with the previous branch."""
     messages: tuple[Message, ...]
-    """The messages after these, as last sent, with the last reply."""
+    """The other messages, as last sent, with the last reply."""
 
 
 class Trajectory(Frozen):
@@ -194,7 +194,7 @@ class Trajectory(Frozen):
     messages: tuple[Message, ...] = ()
     """The history as last sent, including replies; append-only except for compactions."""
     inherited: int = 0
-    """Number of messages before the first reply of a conversation that goes on from an earlier one, the new instruction
+    """Number of messages before the first reply of a conversation that continues an earlier one, the new instruction
     included; 0 for a new conversation."""
     steps: tuple[Step, ...] = ()
     outcome: Outcome | None = None

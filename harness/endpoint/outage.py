@@ -39,7 +39,7 @@ class OutagePolicy(Frozen):
     spread_sec: float = Field(default=3.0, ge=0)
     """Time over which waiting requests are resumed, so that they do not arrive all at once."""
     most: int = Field(default=5, ge=1)
-    """Maximum number of outages of one request; then it fails, as it may be what crashes the server."""
+    """Maximum number of outages of one request; then it fails, as it may be the cause."""
 
     def patience_sec(self, attempt_sec: float) -> float:
         """Longest time that a request spends on outages, including the attempts that met them."""
@@ -55,7 +55,7 @@ class OutageTooLongError(Exception):
 
 
 class PendingAttempt:
-    """One pending attempt; `lost` if its server is gone, and may have been replaced by a new one."""
+    """One pending attempt; `lost` if its server is gone, perhaps replaced by a new one."""
 
     def __init__(self, has_alternative: bool = False) -> None:
         self.lost = False

@@ -20,7 +20,7 @@ __all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 MAX_STRIKES = 3
 """Number of failures in a row, of requests that another server answered, after which a server gets no more."""
 MAX_MOVES = 5
-"""Maximum number of servers that may go away during one request: beyond that, the request itself may crash them."""
+"""Maximum number of servers that may go away during one request; more may mean that the request crashes them."""
 MOVE_ON_SEC = 60.0
 """A request's retry budget at one of several servers."""
 CHECK_EVERY_SEC = 15.0

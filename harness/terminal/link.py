@@ -33,7 +33,7 @@ _CLIENTS = b"list-clients -F '#{client_pid}'\n"
 
 
 class Typed(NamedTuple):
-    """Position of a typing command. The session keeps that of the last one that it has executed."""
+    """Position of a typing command. The session records the position of the last executed one."""
 
     number: int = 0
     """Number of the command: each is executed fully or not at all."""
@@ -41,7 +41,7 @@ class Typed(NamedTuple):
     action: int = 0
     """Number of the action in its step, from 1."""
     reached: int = 0
-    """How much of the action is typed with it: a number of bytes, or the id of a delivered command."""
+    """How much of the action has then been typed: a number of bytes, or the id of a delivered command."""
 
     @classmethod
     def parse(cls, words: str) -> Self:
@@ -169,7 +169,7 @@ class Link:
     # -- typing exactly once ---------------------------------------------------------------------
 
     def begin_action(self, step: int, action: int) -> None:
-        """Attribute what is typed from now on to an action."""
+        """Attribute later typing to an action."""
         self._typed = Typed(self._typed.number, step, action)
 
     async def type(

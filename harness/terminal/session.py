@@ -34,7 +34,7 @@ _HANDED_BACK_SEC = 1.0
 """Longest wait for a person's last command to end."""
 KEYS_LOST = "keys_lost: The terminal was lost and opened again: what was typed last, or a part of it, is lost."
 _ALL = 1 << 30
-"""More actions than a step has."""
+"""More than any step's number of actions."""
 REOPENED = "terminal_reopened: The terminal was lost and opened again, with a new shell."
 
 
@@ -99,7 +99,8 @@ class Terminal:
     async def go_on(self, step: int) -> int:
         """Attach to a session that another process has left, perhaps while it typed the actions of `step`.
 
-        What it has typed is not typed again. Returns the last step of which anything was typed. Raises TerminalLost.
+        Keys that it has typed are not typed again. Returns the last step of which anything was typed. Raises
+        TerminalLost.
         """
         try:
             left = await self._link.go_on()
@@ -172,7 +173,8 @@ class Terminal:
         return Settled(self._waiter.at_prompt, shell.exit_code if shell.at_prompt else None, full_screen)
 
     def _begin_action(self) -> int | None:
-        """Begin the next action; return how much of it an earlier process has typed, None if it did more after it."""
+        """Begin the next action; return how much of it an earlier process has typed, None if that process has gone
+        further."""
         self._action += 1
         left = self._left
         if left.step != self._step or self._action > left.action:

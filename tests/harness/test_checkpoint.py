@@ -114,7 +114,7 @@ async def test_time_and_limits_go_on() -> None:
     ).run("")
     assert found.outcome is Outcome.AGENT_TIMEOUT
     assert found.waited_sec == pytest.approx(30, abs=2)
-    assert before.again.spent_sec < 1, "the reply is followed again"
+    assert before.again.spent_sec < 1, "the reply is replayed"
 
 
 async def test_the_clock_is_on_disk_also_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
