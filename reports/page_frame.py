@@ -86,7 +86,8 @@ def time_text(time: datetime | str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def breakable(name: str) -> Markup:
-    """Return a name with line breaks allowed between its parts; a blank one as `(no name)`, for a link needs words."""
+    """Return a name with line breaks allowed between its parts; `(no name)` for a blank one, since a link needs
+    text."""
     return Markup("<wbr>").join(_PARTS.findall(name if name.strip() else "(no name)"))
 
 

@@ -63,7 +63,7 @@ def page_style() -> tuple[Markup, str]:
     return Markup(text), policy
 
 
-# The calibration page: a table of what was measured for each task.
+# The calibration page: a table with the measurements of each task.
 
 
 @dataclass(frozen=True)

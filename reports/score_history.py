@@ -62,7 +62,7 @@ def score_history(
 ) -> Markup:
     """Draw the points in order, one column each.
 
-    `base_sd` is how much a run differs from `base_mean` by chance, `change_at` the index of the first point after a
+    `base_sd` is the standard deviation of a run by chance, `change_at` the index of the first point after a
     change. The scale fits the points; with `whole` it runs from 0 to 1, so that several charts can be compared.
     """
     return _HistoryDrawing(points, finite(base_mean), abs(finite(base_sd) or 0.0), change_at, whole=whole).draw(label)

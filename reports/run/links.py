@@ -47,7 +47,7 @@ class RunLinks(Protocol):
         ...
 
     def trial(self, name: str, cell: Cell) -> str | None:
-        """Return the page of a trial, else its line in the list, else the best file of it, else None."""
+        """Return the page of a trial, or else its line in the list, its best file, or None."""
         ...
 
     def page(self, name: str, cell: Cell) -> str | None:

@@ -48,7 +48,7 @@ class RunHeadline:
     """Large figure of a run, and the lines below it."""
 
     state: str | None
-    """State of an unfinished run; None if it is over, and only then the figure is a score."""
+    """State of an unfinished run; None if it is over. Only then is the figure a score."""
     label: str
     """Text before the figure."""
     figure: str
@@ -220,7 +220,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 def readable(message: str) -> str:
-    """Return the text without terminal escapes; of a line that was overwritten, only the last version."""
+    """Return the text without terminal escapes, and with only the last version of an overwritten line."""
     plain = _SEQUENCE.sub("", message).replace("\r\n", "\n")
     lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n"))
     text = _BLANKS.sub("\n\n", "\n".join(lines)).strip("\n")

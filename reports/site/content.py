@@ -309,7 +309,7 @@ def gather(
     """Gather all runs below `roots` from the index; the runs of each of `lanes` form one series."""
     known = list(lanes)
     nights = {path.resolve(): night for lane in known for path, night in lane.nights.items()}
-    # Runs for debugging are in no overview of scores, but anybody who names one wants to see it.
+    # Runs for debugging are in no overview of scores, unless their directory is named.
     rows = history.runs(under=roots, unscored=all(map(is_run, roots)))
     names = Counter(row.name for row in rows)
     runs = tuple(
@@ -332,7 +332,7 @@ def _run_slug(row: RunRow, *, alone: bool) -> str:
 
 
 def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[NightlySeries]) -> Iterable[RunSeries]:
-    """Yield the series, that of the newest run first."""
+    """Yield the series, with the newest run's series first."""
     lane_of = {path.resolve(): lane for lane in lanes for path in lane.nights}
     grouped: defaultdict[tuple[str, ...], list[SiteRun]] = defaultdict(list)
     for run in runs:
@@ -376,7 +376,7 @@ def _one_series(
 
 
 def _explained(lane: NightlySeries, runs: Sequence[SiteRun]) -> dict[str, Mapping[str, Any]]:
-    """Return the explanations of a lane's runs that say anything, by slug."""
+    """Return the non-empty explanations of a lane's runs, by slug."""
     by_path = {path.resolve(): found for path, found in lane.explained.items()}
     return {run.slug: found for run in runs if (found := by_path.get(run.row.path)) and found.get("sentence")}
 

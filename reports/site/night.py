@@ -1,4 +1,4 @@
-"""Pages of nights: the list of all, and for each what changed since the last good one."""
+"""Pages of nights: the list of all nights, and a page for each with the changes since the last good night."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def render_nights(site: Site) -> str:
 
 
 def _choices(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return what nights can be filtered by: the label of each filter, and its values with their labels."""
+    """Return the filters for nights: the label of each, and its values with their labels."""
     months = {line["month"]: line["month"] for line in lines if line["month"]}
     states = {line["state"].kind: line["state"].label for line in lines}
     series = {name: name for line in lines for name in line["series"]}
@@ -111,7 +111,7 @@ def _summary(site: Site) -> str:
     return f"{counted(len(nights), 'night')}, {alarms} with an alarm" if nights else ""
 
 
-# The page of a night: what changed since the last good one.
+# The page of a night: the changes since the last good one.
 
 _ROWS_OPEN, _ROWS_SHOWN = 10, 40
 """Number of tasks of a list that are visible, and including those to unfold; the comparison page has all."""

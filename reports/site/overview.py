@@ -1,4 +1,4 @@
-"""The overview: scores of all models on all datasets, and what changed."""
+"""The overview: scores of all models on all datasets, and their changes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _alarms_first(rows: Sequence[SeriesRow]) -> list[SeriesRow]:
 
 
 def _rows(site: Site) -> list[SeriesRow]:
-    """Return the series that have a finished run, that of the newest run first."""
+    """Return the series that have a finished run, with the newest run's series first."""
     first: dict[tuple[str, str | None], SiteRun] = {}
     rows = []
     for series in site.series:
@@ -169,7 +169,7 @@ def _newest(rows: Sequence[SeriesRow], key: Callable[[SeriesRow], tuple[str, str
 
 
 def _names(cells: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Return what rows and columns of a table are called, each once."""
+    """Return the names of a table's rows and columns, each once."""
     pairs = list(cells)
     return list(dict.fromkeys(row for row, _ in pairs)), list(dict.fromkeys(column for _, column in pairs))
 

@@ -65,7 +65,7 @@ def amount_text(chars: int) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, or its two ends with a line between them that says how much is missing."""
+    """Return the text, or its two ends around a line with the amount that is missing."""
     if len(text) <= limit:
         return text
     head, tail = 2 * limit // 3, limit // 3

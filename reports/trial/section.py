@@ -25,7 +25,7 @@ from tbench.storage.run_files import (
 )
 from tbench.text import size_text
 
-# A recording as the player of a page gets it, and the times at which steps began, typed and ended.
+# A recording in the form for the page's player, and the times at which steps began, typed and ended.
 
 LARGEST_BYTES = 6 << 20
 """Maximum number of bytes of a recording in a page; the rest is left out with a note."""
@@ -211,7 +211,7 @@ def _goes_on(trajectory: Trajectory) -> tuple[str, ...]:
 
 
 def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:
-    """Return the messages before the first reply; of a conversation that goes on, the new instruction."""
+    """Return the messages before the first reply; for a continued conversation, only the new instruction."""
     if trajectory.inherited and not trajectory.compactions:
         return trajectory.messages[trajectory.inherited - 1 : trajectory.inherited]
     return tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages))
