@@ -101,7 +101,7 @@ class _Samples:
 
     def _blocks(self) -> Iterator[int]:
         for labels, _ in self._found.get("vllm:cache_config_info", []):
-            # Newer versions report it; blocks hold less where several groups of layers share them.
+            # Newer versions report the capacity; the product is too high where groups of layers share blocks.
             names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
             tokens, blocks, size = (labels.get(name, "") for name in names)
             if tokens.isdecimal():
@@ -259,7 +259,8 @@ class Pace:
     def __init__(
         self, servers: Sequence[MetricsSource], *, most: int, otherwise: int, say: Callable[[str], None]
     ) -> None:
-        """`otherwise` is the number without metrics; `say` is called about that, and about changes."""
+        """`otherwise` is the number without metrics; `say` is called with messages about missing metrics and
+        changes."""
         self._servers, self._most, self._otherwise, self._say = servers, most, otherwise, say
         self._numbers: list[int] = []
         self._has_metrics = False

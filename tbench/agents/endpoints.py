@@ -71,7 +71,7 @@ async def require_tool_calls(chat: Endpoint, agent: str) -> None:
     parameters = {"type": "object", "properties": {}}
     tool = {"type": "function", "function": {"name": "list_files", "description": "", "parameters": parameters}}
     try:
-        # A server that is slow or away now is waited for in the trials.
+        # The trials wait for a server that is slow or down now.
         async with asyncio.timeout(_PREFLIGHT_SEC):
             await chat.query([Message(role="user", content="Say ok.")], seed=None, max_tokens=1, tools=[tool])
     except RequestRefused as error:
@@ -107,7 +107,7 @@ def _report_notes(name: str, say: Callable[[str], None], text: str) -> None:
 
 
 async def listed_models(url: str, api_key: str | None = None) -> tuple[str, ...]:
-    """Return the models that a server lists at a URL, asked once and for a short time; none if it does not answer."""
+    """Return the models that a server lists at a URL; none if it does not answer one short request."""
     try:
         async with ChatModel(url, None, Sampling(), api_key=api_key) as chat:
             async with asyncio.timeout(_LIST_SEC):  # not of the imports, which may take as long

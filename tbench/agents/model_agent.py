@@ -144,7 +144,7 @@ class UserAgent:
         acts_unseen: bool = False,
         approval: Approval | None = None,
     ) -> None:
-        """With `acts_unseen`, the agent acts by a program of its own, and may need `approval` (see CustomRun)."""
+        """With `acts_unseen`, the agent is a program that acts itself, and may need `approval` (see CustomRun)."""
         self.name = name
         self._make = make
         self._acts_unseen, self._approval = acts_unseen, approval
@@ -233,7 +233,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
         if terminal.had_visitors:
             place.on_visitors()
         place.on_terminal(terminal)
-        # A conversation that goes on has its instruction.
+        # A continued conversation already has its instruction.
         trajectory = await agent.run("" if place.before is not None else await full_instruction(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error

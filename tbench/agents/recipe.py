@@ -1,4 +1,4 @@
-"""Recipes of agents that people ship: how the package is had, what is run, and which dialect it speaks."""
+"""Recipes of packaged agents: the source of the package, the command, and the API that the agent speaks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _DIRECTORY = Path(__file__).with_name("recipes")
 DialectName = Literal["chat", "responses", "messages"]
 PLACES = ("instruction", "url", "key", "model", "context_tokens", "max_tokens", "package", "logs")
 """Names in braces that a command and its environment may contain."""
-NO_SESSION = "a step goes on with the conversation of the step before, which {agent} cannot: its process has ended"
-"""Words about a task that such an agent cannot do."""
+NO_SESSION = "a step continues the conversation of the previous step, which {agent} cannot: its process has ended"
+"""Error for a task that packaged agents do not support."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,60}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}")
 
 
 class PackageSource(Frozen):
-    """How an agent's package is had: from PyPI or from npm."""
+    """The source of an agent's package: PyPI or npm."""
 
     pypi: str | None = None
-    """Name on PyPI. A Python of its own comes along."""
+    """Name on PyPI. The package gets its own Python."""
     npm: str | None = None
-    """Name on npm. Its program is a native one, or one for Node.js."""
+    """Name on npm, of a native program or a program for Node.js."""
     node: str | None = None
-    """Version of the Node.js that comes along, from npm too."""
+    """Version of Node.js, which is fetched from npm, too."""
     leave_out: tuple[str, ...] = ()
     """Patterns of paths, below the folder of packages, that the agent does not need."""
 
@@ -52,22 +52,22 @@ class PackageSource(Frozen):
         return "pypi" if self.pypi is not None else "npm"
 
     def requirement(self, version: str) -> str:
-        """Return what the registry's client is asked to install."""
+        """Return the requirement for the registry's client."""
         return f"{self.pypi}=={version}" if self.pypi is not None else f"{self.npm}@{version}"
 
 
 class Recipe(Frozen):
-    """An agent that works inside the sandbox and talks to the endpoint that tbench is."""
+    """A packaged agent, which works inside the sandbox and sends requests to tbench's gateway."""
 
     name: str
     about: str = ""
     """One line for lists."""
     dialect: DialectName
-    """The API that the agent speaks; the endpoint answers to all of them."""
+    """The API that the agent speaks."""
     calls_tools: bool = True
-    """Whether it works by tool calls, which the model's server has to allow."""
+    """Whether it needs tool calls, which the model's server has to support."""
     needs: tuple[str, ...] = ()
-    """Programs that it wants to find in the task's image."""
+    """Programs that the task's image must have."""
     version: str
     """The version that is used without `--agent-version`."""
     package: PackageSource
@@ -118,7 +118,7 @@ class Recipe(Frozen):
 
     @property
     def digest(self) -> str:
-        """sha256 of everything that the recipe says, apart from texts for people."""
+        """sha256 of the recipe, without descriptions."""
         said = self.model_dump(mode="json", exclude={"about"})
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -130,17 +130,17 @@ class Recipe(Frozen):
 
 
 def known_recipes() -> tuple[str, ...]:
-    """Return the names of the recipes that come along."""
+    """Return the names of tbench's own recipes."""
     return tuple(sorted(path.stem for path in _DIRECTORY.glob("*.toml")))
 
 
 def is_recipe(agent: str) -> bool:
-    """Whether the name of an agent is a recipe's, or a file's."""
+    """Whether an agent's name stands for a recipe or a file with one."""
     return agent.endswith(".toml") or agent in known_recipes()
 
 
 def load_recipe(agent: str, version: str | None = None) -> Recipe:
-    """Read the recipe of a name or from a file. Raises UsageError."""
+    """Read a recipe by its name or from a file. Raises UsageError."""
     path = Path(agent) if agent.endswith(".toml") else _DIRECTORY / f"{agent}.toml"
     return _read(path, agent).at(version)
 

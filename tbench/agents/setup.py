@@ -44,7 +44,7 @@ class AgentClass:
     """Name as given, `module:Class`."""
     make: Callable[[], CustomAgent]
     sha256: str
-    """sha256 of the module's file, not of what it imports: other code is another agent."""
+    """sha256 of the module's file, without its imports: other code is another agent."""
 
 
 def load_agent_class(name: str) -> AgentClass:
@@ -122,7 +122,7 @@ class AgentSetup:
     """Protocol of tbench's own loop; None for other agents."""
     user_agent: AgentClass | None = None
     recipe: Recipe | None = None
-    """Recipe of an agent that people ship; None for other agents."""
+    """Recipe of a packaged agent; None for other agents."""
     package: AgentPackage | None = None
     """The agent's package, which has to be mounted in every sandbox."""
     manifest: Manifest | None = None
@@ -175,7 +175,7 @@ class AgentSetup:
 
     @property
     def _sha256(self) -> str | None:
-        """Hash of what the agent is made of; None for tbench's own."""
+        """Hash of the agent's code or package; None for tbench's own agents."""
         if self.recipe is not None and self.package is not None:
             return hashlib.sha256(f"{self.recipe.digest} {self.package.sha256}".encode()).hexdigest()
         return self.user_agent.sha256 if self.user_agent else None
@@ -252,7 +252,7 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
 
 
 def _refuse_loop_settings(setup: AgentSetup, but: str = "") -> None:
-    """Refuse settings that have no effect on an agent with a loop of its own, `but` has one. Raises UsageError."""
+    """Refuse settings without effect on an agent with its own loop, except `but`. Raises UsageError."""
     name, defaults = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
     given = [path for path in AGENT_LOOP_SETTINGS if attrgetter(path)(setup) != attrgetter(path)(defaults)]
     if unsupported := [path for path in given if path != but]:

@@ -53,17 +53,17 @@ class Workplace:
     oversight: Oversight | None = None
     """May hold the agent, send messages to its model, and decide about its replies."""
     earlier: TrialAgent | None = None
-    """The agent of the step before, whose conversation goes on; None for a new conversation."""
+    """The agent of the previous step, whose conversation is continued; None for a new conversation."""
     on_visitors: Callable[[], None] = lambda: None
     """Called if others have attached to the terminal that another process has left."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
     before: Conversation | None = None
-    """The conversation to go on with, if another process has begun it; only for agents that can go on."""
+    """The conversation to continue, if another process has begun it; only for agents that support this."""
     again: FollowedAgain | None = None
-    """The steps to which `oversight` has the replies, if the sandbox of another process is gone."""
+    """Steps to replay, with the replies in `oversight`, if the sandbox of another process is gone."""
     on_checkpoint: Callable[[Saved], None] = lambda _: None
-    """Called with the state of the conversation, whenever it has to be on disk. Never raises."""
+    """Called with the state of the conversation, whenever it has to be stored. Never raises."""
 
     def with_task_timeout(self, limits: Limits) -> Limits:
         """Return `limits` with the task's own timeout."""
@@ -99,11 +99,11 @@ class TrialAgent(Protocol):
 
 @runtime_checkable
 class SaysWhyAnew(Protocol):
-    """An agent that says whether it can go on with `Workplace.before`. Others cannot."""
+    """An agent that says whether it can continue `Workplace.before`. Other agents cannot."""
 
     @property
     def why_anew(self) -> str:
-        """Why it starts again when its process was ended; empty if it can go on."""
+        """Why it starts again after tbench was interrupted; empty if it can continue."""
 
 
 class NopAgent:

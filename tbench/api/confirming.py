@@ -1,4 +1,4 @@
-"""Proves causes of failed trials by counterfactuals: forks from the step of the cause, with the cause removed."""
+"""Tests causes of failed trials by forks that start at the step of the cause, with the cause removed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tbench.storage.stored_trial import find_trial
 from tbench.text import counted, one_line
 
 _ALONE = "machine"
-"""Cause that is removed by forking: one trial runs after the other."""
+"""Cause that any fork removes, since one runs after the other."""
 _ANOTHER_SERVER = (MODEL, UNCLEAR, THINKING, "context_full", "reply_cut", "parser", "endpoint", "request_timeout")
 """Causes that another server may remove, if no setting does."""
 _FROM_START = (MODEL, UNCLEAR)
-"""Causes without a step of their own."""
+"""Causes that do not strike at one step, so that trials start from the beginning."""
 _WINDOWED = ("context_full", "reply_cut")
 """Causes that only a longer context removes."""
 _ERROR_CHARS = 200
@@ -51,7 +51,7 @@ class Counterfactual:
     base_url: str | None
     """Endpoint of the forks; None for that of each trial's run."""
     unchanged: Mapping[str, Any] | None
-    """Values with which the cause stays, for as many forks to compare with; None if there are none."""
+    """Settings of as many forks that keep the cause, for comparison; None without such forks."""
     failed: tuple[ExplainedTrial, ...]
     """All trials with the cause."""
     trials: tuple[ExplainedTrial, ...] = ()
@@ -67,7 +67,7 @@ class Counterfactual:
         return len(self.trials) * self.samples * self.arms
 
     def within(self, budget: int) -> Counterfactual:
-        """Return this with trials of as many tasks as possible, and more samples of each if all can be forked."""
+        """Return a copy within the budget, with as many tasks as possible; more samples if all trials can be forked."""
         forks = budget // self.arms
         trials = _spread(self.failed)[:forks]
         return replace(self, trials=trials, samples=forks // len(trials) if trials else 0)
@@ -92,9 +92,9 @@ async def confirm(
     """Confirm the causes in an explanation with at most `forks` forks, and return the explanation with the outcome.
 
     Each failed trial is replayed up to the step of its cause, and continued with the cause removed: with the settings
-    that the remedy changes or, where another server is needed, at `base_url` or the endpoint of the run before. Where
-    only settings change, half of the forks repeat the same without the change. `base_url` is needed as well if the
-    run's endpoint has moved. `say` is called with the plan before anything starts, with progress, and with what cannot
+    that the remedy changes or, where another server is needed, at `base_url` or the earlier run's endpoint. Where only
+    settings change, half of the forks repeat the same without the change. `base_url` is also needed if the run's
+    endpoint has moved. `say` is called with the plan before anything starts, with progress, and with causes that cannot
     be confirmed. The outcome of forks is stored with the newest run. Raises UsageError if nothing can be confirmed.
     """
     run = Path(found.run.runs[-1])
@@ -125,7 +125,7 @@ async def confirm(
 async def _plan(
     found: Explanation, forks: int, base_url: str | None, document: RunDocument, say: Callable[[str], None]
 ) -> list[Counterfactual]:
-    """Return what is forked for each cause that can be removed; the others are said."""
+    """Return the planned forks for each cause that can be removed, and report the other causes."""
     possible = list[Counterfactual]()
     for cause in _causes(found):
         try:
@@ -184,7 +184,7 @@ async def _counterfactual(
 
 
 def _other_endpoint(found: Explanation, document: RunDocument) -> str | None:
-    """Return the endpoint of the run before, if that is another one."""
+    """Return the earlier run's endpoint, if it is another one."""
     if found.against is None:
         return None
     other = read_run_document(Path(found.against.runs[-1]) / CONFIG_NAME).locked.base_url
@@ -210,7 +210,7 @@ def _spread(trials: Sequence[ExplainedTrial]) -> tuple[ExplainedTrial, ...]:
 
 
 def _cost(planned: Sequence[Counterfactual]) -> str:
-    """Say what the trials cost in their runs, which is about the most that their forks cost."""
+    """Describe the cost of the original trials, which is about the maximum cost of the forks."""
     spent = [(each, find_trial(trial.trial).result) for each in planned for trial in each.trials]
     known = [(each.samples * each.arms, result) for each, result in spent if result is not None]
     minutes = sum(times * result.timings.wall_sec for times, result in known) / 60
@@ -281,7 +281,7 @@ async def _fork(
 
 
 def _first_step(cause: str, trial: ExplainedTrial, steps: Sequence[Step]) -> int:
-    """Return the step from which a trial is forked: the first that the cause may have affected."""
+    """Return the first step that the cause may have affected."""
     if cause in _FROM_START:
         return 1
     cut = (step.index for step in steps if step.reply.cut) if cause in _WINDOWED else iter(())

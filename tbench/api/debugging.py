@@ -169,7 +169,7 @@ class DebugSession:
 
     @property
     def draft(self) -> DraftSeen | None:
-        """The reply that the next `step` follows; None if none waits."""
+        """The reply that the next `step` executes; None if none waits."""
         return next((each for each in self.samples if each.chosen), None)
 
     @property
@@ -196,10 +196,10 @@ class DebugSession:
         if self._run.done():
             self._run.result()
 
-    # -- going on ----------------------------------------------------------------------------------
+    # -- continuing ----------------------------------------------------------------------------------
 
     async def step(self, count: int = 1) -> StepSeen | None:
-        """Follow the draft, and return the last step when the next reply waits; None if there is no step.
+        """Execute the draft, and return the last step when the next reply waits; None if there is no step.
 
         Raises UsageError if the trial has ended.
         """
@@ -214,10 +214,10 @@ class DebugSession:
         until_test: str | None = None,
         until_exit: bool = False,
     ) -> StepSeen | None:
-        """Follow replies until that of `to_step` waits or a breakpoint is reached; else to the trial's end.
+        """Execute replies until the one of `to_step` waits or a breakpoint is reached, or to the trial's end.
 
         Breakpoints: a text on the screen, a change at or below a path, a test (by a part of its name; "" for any) that
-        passes or fails unlike before, an exit code other than 0. `stopped` says which one was reached.
+        changes between passed and failed, an exit code other than 0. `stopped` says which one was reached.
         """
         request = RunOn(
             trial=self.trial,
@@ -300,7 +300,7 @@ class DebugSession:
         await self._wait_until(lambda shown: shown.waits_for in ("decision", "person"))
 
     async def verify(self) -> VerdictSeen:
-        """Run the verifier in a copy of the container; the trial goes on afterwards. Raises UsageError."""
+        """Run the verifier in a copy of the container; the trial continues afterwards. Raises UsageError."""
         await self.rests()
         await self._ask(VerifyNow(trial=self.trial))
         await self._wait_until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
@@ -391,7 +391,7 @@ async def debug(
 
     `endpoint` is a base URL, by default the configuration's. The run's files go into `directory`, which must be new or
     empty; by default they are deleted after the block. `say` is called with messages about builds and retries. Raises
-    UsageError for what the caller can correct.
+    UsageError for mistakes of the caller.
     """
     values: dict[str, Mapping[str, object]] = {"model": {"base_url": endpoint}} if endpoint is not None else {}
     config = (config or RunConfig()).with_values(**values, tasks={"first_seed": seed})

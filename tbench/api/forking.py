@@ -70,7 +70,7 @@ async def fork(
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Fork:
-    """Replay a stored trial up to a step in fresh containers, and let a model go on from there, several times.
+    """Replay a stored trial up to a step in fresh containers, and let a model continue from there, several times.
 
     `trial` is RUN/TASK/SEED; `config` is by default that of its run. The samples have the trial's seed and those after
     it; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.

@@ -28,7 +28,7 @@ class RolloutTurn:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Consecutive turns, each prompt continuing where the turn before ended: one training example."""
+    """Consecutive turns, in which each prompt continues the previous turn: one training example."""
 
     prompt_ids: list[int]
     """Tokens of the first prompt."""
@@ -106,7 +106,7 @@ class Rollout:
 def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:
     """Join turns into the fewest sequences in which each prompt begins with all tokens before it.
 
-    An agent with a loop of its own may ask for something else in between, such as a title. Logprobs are kept if every
+    An agent with its own loop may send other requests in between, such as for a title. Logprobs are kept if every
     turn of a sequence has one for each of its tokens.
     """
     found: list[TokenSequence] = []

@@ -56,7 +56,7 @@ _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 class TrialFailed(TbenchError):
     """A trial ended without a verdict, not because of the agent: there is no reward, and nothing to train on.
 
-    `result.error` has the stage, the type and whose fault it is; `retryable` says whether a retry may succeed.
+    `result.error` has the stage, the type and the blame; `retryable` says whether a retry may succeed.
     """
 
     def __init__(self, result: TrialResult) -> None:
@@ -197,7 +197,7 @@ class Runner:
         """Run one trial to its verdict; `endpoint` is a base URL, by default the configuration's.
 
         Raises TrialFailed if there is no verdict after all attempts; the trial may then be run again. Raises UsageError
-        for what the caller has to change. When cancelled, removes the sandbox first.
+        for mistakes of the caller. When cancelled, removes the sandbox first.
         """
         task = task if isinstance(task, Task) else Task.read(Path(task))
         at = await self._endpoint_at(endpoint, task)
@@ -369,7 +369,7 @@ class Runner:
         model: Mapping[str, Any] = _AS_CONFIGURED,
         own: tuple[str, contextlib.AsyncExitStack] | None = None,
     ) -> _Endpoint:
-        """Return what trials at this endpoint share; connect it on first use.
+        """Return the shared objects of trials at this endpoint; connect it on first use.
 
         `model` overrides settings of the model. With `own`, an API key and a stack, the endpoint gets a connection of
         its own until the stack is closed.

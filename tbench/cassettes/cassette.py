@@ -215,8 +215,8 @@ class NotRecorded(Exception):
 class AnswerLookup:
     """Finds the recorded answers of a cassette. A request recorded several times gets its answers in order.
 
-    After the last answer it gets that one again. A request also matches a recorded one that differs only in volatile
-    text, such as times of files, unless `exact` is set.
+    After the last answer, it gets the last answer again. A request also matches a recorded one that differs only in
+    volatile text, such as times of files, unless `exact` is set.
     """
 
     def __init__(self, cassette: Cassette, *, exact: bool = False) -> None:

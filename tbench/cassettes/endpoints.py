@@ -28,7 +28,7 @@ class CassettePlayer(LocalServer):
     """A server in a thread, as a context manager. Requests that were not recorded get HTTP 400 with the reason."""
 
     def __init__(self, cassette: Cassette, address: tuple[str, int] = ("127.0.0.1", 0), *, exact: bool = False) -> None:
-        """With `exact`, a request must be equal to a recorded one, including times and the like. Raises OSError."""
+        """With `exact`, a request must equal a recorded one, including times and hashes. Raises OSError."""
         self.cassette = cassette
         self.answered = self.refused = 0
         self._lookup, self._lookup_lock = AnswerLookup(cassette, exact=exact), threading.Lock()
@@ -36,7 +36,7 @@ class CassettePlayer(LocalServer):
 
     @property
     def alike(self) -> int:
-        """Number of answered requests that differ from the recorded ones in times and the like."""
+        """Number of answered requests that differ from the recorded ones in times or hashes."""
         return self._lookup.alike
 
     def answer(self, path: str, request: dict[str, Any]) -> tuple[int, Any]:
@@ -85,7 +85,7 @@ def _error(message: str, status: int = 400) -> dict[str, Any]:
 _ANSWER_SEC = 1800.0
 _ASK_SEC = 20.0
 _TEMPORARY_STATUSES = {401, 403, 404, 405, 408, 409, 429}
-"""Statuses that do not depend on the request, which is repeated and gets another answer."""
+"""Statuses that do not depend on the request: its repetition gets another answer."""
 
 
 class EndpointNotListing(Exception):

@@ -26,7 +26,7 @@ _TYPES: Mapping[RefusalKind, str] = {"unauthorized": "authentication_error", "un
 
 
 class ChatDialect:
-    """Messages pass as they are: this is the form in which the model's own endpoint takes them."""
+    """Messages pass unchanged: the model's own endpoint has the same form."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         if field_of(body, "n", int, 1) != 1:

@@ -1,7 +1,7 @@
 """Connections from inside a sandbox, over the standard streams of one program in it (images/tools/gateway.c).
 
-The program listens on a port of the container's own loopback, so that neither a network nor a shared directory is
-needed, and nothing outside of the container can connect: whatever starts commands in a sandbox also carries this.
+The program listens on a port of the container's own loopback. So neither a network nor a shared directory is needed,
+and nothing outside of the container can connect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FRAME = struct.Struct(">II")
 _CHUNK = 1 << 16
 _LARGEST_FRAME = 1 << 20
 _MAX_UNREAD = 40 << 20
-"""Bytes of all connections that a server may leave unread; the one that exceeds it is closed."""
+"""Maximum number of bytes that a server may leave unread; then the connection that exceeds it is closed."""
 _START_SEC = 30.0
 _UNREACHABLE_SEC = 120.0
 """Longest time for which the sandbox may be out of reach."""
@@ -50,10 +50,9 @@ class Connections:
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
-        """Listen for the block. Yields the port, and a task that ends only with an exception.
-
-        That is TerminalUnreachable if the sandbox is out of reach, and TerminalLost if the program does not stay: then
-        something in the sandbox ends it. Raises TerminalUnreachable and what `connect` raises.
+        """Listen for the block. Yields the port, and a task that ends only with an exception: TerminalUnreachable if
+        the sandbox is out of reach, TerminalLost if something in the sandbox keeps ending the program. Raises
+        TerminalUnreachable and what `connect` raises.
         """
         try:
             stream, port = await self._start(0)
@@ -151,8 +150,8 @@ class Connections:
         return writer
 
     async def _send_back(self, stream: ByteStream, number: int, reader: asyncio.StreamReader) -> None:
-        """Send what a server answers, and the end of its connection."""
-        # A lost stream shows where it is read.
+        """Forward a server's answers, and the end of its connection."""
+        # The reader of the stream reports its loss.
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 await stream.write(_FRAME.pack(number, len(data)) + data)

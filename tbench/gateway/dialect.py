@@ -1,4 +1,4 @@
-"""The common form of requests in all dialects, and what a dialect has to translate."""
+"""The interface of dialects, that is, of chat APIs, and the common form of their requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BadRequest(Exception):
 
 
 class Body(dict[str, Any]):
-    """The object that an agent has sent, which knows what of it was looked at."""
+    """The object that an agent has sent; it records which fields were read."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -49,27 +49,27 @@ class Body(dict[str, Any]):
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """One request of an agent, in the form that the house's client takes."""
+    """One request of an agent, in the form that the chat client takes."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     """Functions in the format of `/v1/chat/completions`."""
     max_tokens: int | None = None
-    """The most that the agent wants; None if it says nothing."""
+    """The agent's own limit; None without one."""
     is_streamed: bool = False
     model: str = ""
     """The name that the agent gives to the model, which every answer repeats."""
     free_text_tools: frozenset[str] = frozenset()
-    """Names of tools whose input is a text instead of an object; here they are functions of one text."""
+    """Names of tools whose input is a text instead of an object; the model gets them as functions with one text."""
     reports_usage: bool = True
     """Whether a streamed answer ends with the counts."""
     left_out: tuple[str, ...] = ()
-    """Tools of the provider's servers, which the model is not offered."""
+    """Tools of the provider's servers, which are not offered to the model."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, and what an answer needs beside it."""
+    """A reply, with the other data of an answer."""
 
     request: ModelRequest
     reply: Reply
@@ -95,7 +95,7 @@ class Dialect(Protocol):
         """Return the body of a refusal."""
 
     def late_refusal(self, kind: RefusalKind, words: str, model: str) -> Iterator[bytes]:
-        """Yield the events of a refusal in an answer that has begun."""
+        """Yield the events of a refusal within a streamed answer that has begun."""
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> bytes:
@@ -129,7 +129,7 @@ def objects_of(body: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
 
 
 def refuse(body: Mapping[str, Any], **why: str) -> None:
-    """Refuse fields that would change what the model is asked, if they are set. Raises BadRequest."""
+    """Refuse fields that would change the model's request, if they are set. Raises BadRequest."""
     for name, words in why.items():
         if body.get(name):
             raise BadRequest(f"{name}: {words}")
@@ -138,7 +138,7 @@ def refuse(body: Mapping[str, Any], **why: str) -> None:
 def may_use_tools(choice: object) -> bool:
     """Return whether the model may call tools, from a tool_choice of any dialect. Raises BadRequest.
 
-    The endpoint behind this one is asked with its default: calls as the model likes.
+    The model's endpoint gets its default, with which the model decides.
     """
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind not in (None, "auto", "none"):
@@ -171,7 +171,7 @@ def max_tokens_of(body: Mapping[str, Any], *names: str) -> int | None:
 def text_of(content: object, where: str) -> str:
     """Return a content, a text or a list of parts, as one text. Raises BadRequest.
 
-    Of parts that are no text, such as images, only words are left.
+    Parts that are not text, such as images, are replaced by a note.
     """
     if content is None:
         return ""
@@ -207,14 +207,14 @@ def function(name: object, description: object, parameters: object) -> dict[str,
 class Conversation:
     """Messages in the form that every chat template takes.
 
-    One system message, at the front: later ones become the user's. Neighbours of one role are joined, as many
-    templates want the roles to alternate, and the parts of a reply belong together.
+    There is one system message, at the front: later ones become user messages. Consecutive messages of one role are
+    joined, because many templates require alternating roles, and the parts of a reply belong together.
     """
 
     _messages: list[Message] = field(default_factory=list)
 
     def add_instruction(self, text: str) -> None:
-        """Add text of the system or the developer."""
+        """Add text of a system or developer message."""
         if all(message.role == "system" for message in self._messages):
             self._join("system", text)
         else:
@@ -224,7 +224,7 @@ class Conversation:
         self._join("user", text)
 
     def add_output(self, call_id: str, text: str) -> None:
-        """Add what a tool has returned."""
+        """Add the result of a tool."""
         self._messages.append(Message(role="tool", content=text, tool_call_id=call_id))
 
     def add_reply(self, text: str = "", reasoning: str = "", calls: Iterable[ToolCall] = ()) -> None:
@@ -261,7 +261,7 @@ def _joined(before: str, after: str) -> str:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments as an object; text that is none goes under `raw_arguments`, for the tool to refuse."""
+    """Return a call's arguments as an object; invalid JSON becomes `raw_arguments`, which the tool refuses."""
     try:
         found = json.loads(call.arguments or "{}")
     except ValueError:

@@ -31,7 +31,7 @@ _TYPES: Mapping[RefusalKind, str] = {
     "unavailable": "overloaded_error",
 }
 _SIGNATURE = "tbench"
-"""Stands for the provider's signature of a thinking block; the block's text is what counts when it comes back."""
+"""Replaces the provider's signature of a thinking block; when a block comes back, only its text is used."""
 
 
 class MessagesDialect:
@@ -79,7 +79,7 @@ class MessagesDialect:
         yield send("message_stop")
 
     def refusal(self, kind: RefusalKind, words: str) -> dict[str, Any]:
-        # The agent compacts its conversation when it reads these words.
+        # The agent compacts its conversation after this message.
         words = f"prompt is too long: {words}" if kind == "overflow" else words
         return {"type": "error", "error": {"type": _TYPES.get(kind, "invalid_request_error"), "message": words}}
 

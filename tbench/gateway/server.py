@@ -1,4 +1,4 @@
-"""Serves the dialects over HTTP, for one trial: checks the secret, asks the model, answers in the dialect's words."""
+"""Serves the dialects over HTTP, for one trial: checks the secret, asks the model, answers in the dialect."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DIALECTS: Mapping[str, Dialect] = {
 LARGEST_BODY = 32 << 20
 """Maximum number of bytes of a request, unpacked."""
 MAX_AT_ONCE = 16
-"""Maximum number of requests of one trial that are held at once; more wait unread."""
+"""Maximum number of requests of one trial in memory; further ones wait unread."""
 _SHARE = 0.1
-"""Largest share of the event loop for reading one trial's requests, which is shared with all other trials."""
+"""Largest share of the event loop's time for reading one trial's requests."""
 _FREE_SEC = 0.02
-"""CPU time of reading a request that is not held against a trial."""
+"""CPU time of reading a request that does not count towards this share."""
 _COUNT_TOKENS = "/messages/count_tokens"
 _QUIET_SEC = 10.0
 """Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
@@ -47,7 +47,7 @@ _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Co
 
 
 class Refused(Exception):
-    """A request that is refused; the words are for the agent."""
+    """A refused request; the message is for the agent."""
 
     def __init__(self, kind: RefusalKind, words: str) -> None:
         super().__init__(words)
@@ -57,8 +57,7 @@ class Refused(Exception):
 class Gateway:
     """The endpoint of one trial. `serve` is a factory of protocols for its connections.
 
-    `max_tokens` bounds each reply. An endpoint that is away is waited for: streams stay alive with comments, other
-    answers come late.
+    `max_tokens` bounds each reply. While the model's endpoint is down, streams get comments, and other answers wait.
     """
 
     def __init__(self, ask: Ask, *, secret: str, model: str, max_tokens: int, context_tokens: int | None) -> None:
@@ -71,18 +70,18 @@ class Gateway:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
         self._reading = asyncio.Lock()
         self.left_out: Counter[str] = Counter()
-        """Fields and tools of requests that have no effect here, with the number of such requests."""
+        """Number of requests by field or tool that has no effect."""
         self.answered = 0
         """Number of replies of the model."""
         self.reason_to_give_up: Outcome | None = None
-        """Outcome of an agent that gives up now, if the model is the reason: the context is full, or its last reply was
-        cut, so that nothing in it could be followed."""
+        """Outcome of an agent that gives up now because of the model: the context is full, or the last reply was cut
+        and so had no usable action."""
         self.failure: Exception | None = None
-        """First exception that is no answer to an agent: a bug."""
+        """First unexpected exception, which is a bug."""
         self.serve = web.Server(self._handle, access_log=None)
 
     async def close(self) -> None:
-        """End all connections and questions."""
+        """End all connections and pending requests."""
         for task in self._asking:
             task.cancel()
         await self.serve.shutdown(timeout=1.0)
@@ -102,7 +101,7 @@ class Gateway:
         except RecursionError:
             kind, words = "invalid", "the body is nested too deeply"
         except ConnectionError:
-            raise  # the agent has hung up
+            raise  # the agent has disconnected
         except Exception as error:
             self.failure = self.failure or error
             raise
@@ -131,7 +130,7 @@ class Gateway:
         """Read a request. Raises Refused and BadRequest."""
         data = await _read_body(request)
         async with self._reading:
-            await take_turn()  # requests of many trials that come at once would block the loop for all others
+            await take_turn()  # simultaneous requests of many trials would block the loop for all others
             began = time.thread_time()
             try:
                 body = Body(_parse(data))
@@ -171,13 +170,13 @@ class Gateway:
                 done, _ = await asyncio.wait({asking}, timeout=_QUIET_SEC)
             await response.write(b"".join(_events(dialect, asked, asking)))
             await response.write_eof()
-        except ConnectionError:  # the agent has hung up; its question is still answered and recorded
+        except ConnectionError:  # the agent has disconnected; its request is still answered and recorded
             pass
         return response
 
     async def _reply(self, asked: ModelRequest) -> Answer:
         """Ask the model. Raises Refused."""
-        # Shielded: an agent that hangs up does not end a question, which is a step of the trial.
+        # Shielded: the request is a step of the trial, even if the agent disconnects.
         task = asyncio.ensure_future(_as_task(self._ask(asked.messages, self._bounded(asked), asked.tools)))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -195,7 +194,7 @@ class Gateway:
         if reply.usage.prompt_tokens:
             self._tokens_per_byte = reply.usage.prompt_tokens / max(1, _size(asked))
         if reply.cut:
-            # An incomplete call must not run, and a call can be cut without a trace.
+            # An incomplete call must not run, and a cut call may look complete.
             reply = reply.model_copy(update={"tool_calls": ()})
         return Answer(asked, reply, uuid.uuid4().hex[:24], int(time.time()))
 
@@ -206,7 +205,7 @@ class Gateway:
         most, tokens = self._context_tokens, full.prompt_tokens or self._estimate(asked)
         if most is None:
             return f"{tokens} tokens exceed the context of this model. Please reduce the length of the messages."
-        # Words that clients search for; the number has to exceed the limit, which servers only nearly say.
+        # Clients search for this wording; the number has to exceed the limit.
         return (
             f"{max(tokens, most + 1)} tokens > {most} maximum. This model's maximum context length is {most} tokens. "
             "Please reduce the length of the messages."
@@ -253,7 +252,7 @@ async def _read_body(request: web.BaseRequest) -> bytes:
 
 
 def _parse(body: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of a body. Raises BadRequest if it is none."""
+    """Return the JSON object in a body. Raises BadRequest for anything else."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
