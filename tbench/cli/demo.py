@@ -60,7 +60,7 @@ def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | N
 
 
 def _why_missing(agent: str) -> str:
-    """Fetch an agent's package if it is not in the cache. Returns why it cannot be had, empty if it is there."""
+    """Fetch an agent's package unless it is in the cache. Returns why this failed; empty if it succeeded."""
     from tbench.agents.recipe import load_recipe
     from tbench.cli.agents.commands import fetch
     from tbench.errors import UsageError
@@ -112,7 +112,7 @@ def demo_endpoint(
 
 
 _BUSY = "import os\nparent = os.getppid()\nos.nice(19)\nwhile os.getppid() == parent: sum(range(10**6))"
-"""A process that computes with the lowest priority until its parent has gone, even if that was killed."""
+"""A process that computes with the lowest priority until its parent has ended, even by a kill."""
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ Row = tuple[str, str]
 
 
 def show_plans(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> None:
-    """Print the plans of a run for each model. Raises UsageError for whatever would keep one from starting."""
+    """Print the plans of a run for each model. Raises UsageError for anything that would prevent the start."""
     (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
     tasks = tasks_of_run(config, documents[0] if documents else None)
     engines = Engines.connect(config.sandbox)

@@ -69,7 +69,7 @@ def execute(
     tasks: TaskSet | None = None,
     made_images: MadeImages | None = None,
 ) -> RunOutcome:
-    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts.
+    """Execute a run and print its score. Raises UsageError for mistakes of the user, before anything starts.
 
     `tasks` are the tasks of the configuration, if they have been read. One of several runs of a command has the
     command's `made_images`.
@@ -324,7 +324,7 @@ def plan_run(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name
 
 
 def require_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
-    """Check that the model is the one the run began with, now and in every reply. Raises UsageError."""
+    """Check that the model is still the run's first one, now and in every reply. Raises UsageError."""
     from harness.endpoint.server_state import listing_difference
 
     before = earlier.document.locked.served

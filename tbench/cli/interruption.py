@@ -19,7 +19,7 @@ from tbench.cli.printing import print_line
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PLANNED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that stop a command so that its work can go on, if it can."""
+"""Signals after which a run can be continued inside its trials."""
 
 
 def run_interruptibly(

@@ -147,7 +147,7 @@ def _agent_config(agent: str, base_url: str | None, model: str | None, engine: s
 
 
 async def _try_agent(config: RunConfig) -> list[Finding]:
-    """Run an agent once on a tiny task, and judge what its model lacks."""
+    """Run an agent once on a tiny task, and report the features that its model lacks."""
     import tempfile
     from pathlib import Path
 

@@ -48,8 +48,8 @@ def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> 
 def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunOutcome | None]:
     """Execute the runs one after the other, then print their comparison.
 
-    Returns their outcomes, up to an interruption; None is a run that could not start. Raises UsageError for what the
-    user can fix, before anything starts.
+    Returns their outcomes, up to an interruption; None is a run that could not start. Raises UsageError for mistakes of
+    the user, before anything starts.
     """
     (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
     tasks = tasks_of_run(config, documents[0] if documents else None)
@@ -65,7 +65,7 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
             is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images
             config = config.with_values(sandbox={"drop_images": is_dropped})
             outcomes.append(outcome := execute(config, earlier, tasks, made_images))
-        except UsageError as error:  # its endpoint is gone; that of the next one may be there
+        except UsageError as error:  # its endpoint is gone; the next model's may answer
             print_line(f"tbench: {config.model.name}: {error}", err=True)
             outcomes.append(None)
         else:

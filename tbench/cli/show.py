@@ -274,7 +274,7 @@ def why(trial: str, debugs: bool) -> None:
 
 
 def _explain(trial: StoredTrial, *, debugs: bool) -> None:
-    """Print why a trial ended as it did, and debug a fork of it if that is wanted."""
+    """Print why a trial ended as it did, and debug a fork of it if the user wants to."""
     from tbench.cli.fork import debug_command, fork
     from tbench.cli.printing import print_coloured
     from tbench.errors import UsageError

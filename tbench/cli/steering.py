@@ -53,7 +53,7 @@ def ps(folder: Path, as_json: bool) -> None:
 
 
 def _cut_trials(folder: Path, running: Collection[Path]) -> dict[Path, str]:
-    """Return a line about the trials that were cut, by run, for runs that are not in progress."""
+    """Return a line about the interrupted trials of each run that is not in progress."""
     from tbench.sandbox.underway import trials_under_way
     from tbench.text import counted
 

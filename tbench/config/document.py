@@ -1,4 +1,4 @@
-"""The content of run.json: a run's configuration, what its names resolved to, and how the run went."""
+"""The content of run.json: the configuration, the agent, model and tasks that it resolved to, and the run's status."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class PlannedTask(Frozen):
 
 
 class Locked(Frozen):
-    """Values of the configuration's names when the run began. Other code or another model is another run."""
+    """The agent and model that the configuration's names stood for when the run began. Others are another run."""
 
     agent: str
     """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""
     agent_sha256: str | None = None
-    """sha256 of the file that defines a custom agent, or of recipe and package of an agent that people ship."""
+    """sha256 of the file that defines a custom agent, or of a packaged agent's recipe and package."""
     agent_contains: dict[str, str] = Field(default={})
-    """Versions of everything in the package of an agent that people ship, by name."""
+    """Versions of everything in a packaged agent's package, by name."""
     model: str | None = None
     """Id of the model; None without a model."""
     base_url: str | None = None
@@ -95,7 +95,7 @@ class RunPlan(Frozen):
     locked: Locked
     seeds: tuple[int, ...]
     shard: PlannedShard | None = None
-    """The trials of this run; None if it has all of tasks × seeds."""
+    """The trials of this run; None for all tasks and seeds."""
     purpose: Purpose = "score"
 
 
@@ -117,7 +117,7 @@ class RunDocument(RunPlan):
     replies: ReplyStats | None = None
     """Metadata of the model's replies, summed over all trials; None until the run has ended."""
     went_on: dict[str, int] = Field(default={})
-    """Number of trials that went on after a cut, and by how."""
+    """Number of continued trials, by the way in which they continued."""
     reply_notes: tuple[str, ...] = ()
     """Suspicious observations about the replies, one per line."""
     unhealthy: dict[str, str] | None = None

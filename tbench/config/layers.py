@@ -208,7 +208,7 @@ class Layers(Generic[Config]):
         return Resolved(config, {**self._preset_origins(config, merged), **origins})
 
     def _preset_origins(self, config: Config, merged: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """The origin of what the configuration has filled in by itself: only a preset does so."""
+        """Return the origins of values that the configuration has filled in itself, which come from a preset."""
         preset = merged.get("agent", {}).get("preset")
         return {
             f"{section}.{name}": f"preset {preset}"

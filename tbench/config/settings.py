@@ -60,7 +60,7 @@ _SMALLEST_POOL = 24
 
 
 AUTO_FALLBACK, AUTO_MAX = 16, 512
-"""Concurrent trials with concurrency `auto`: if no server reports its load, and at most."""
+"""Concurrent trials with concurrency `auto`: without a server that reports its load, and the maximum."""
 
 
 class _Auto(int):
@@ -372,7 +372,7 @@ class SandboxConfig(Frozen):
 
     @property
     def engine_options(self) -> str:
-        """The options that lead another command to the same engines, with a blank before them."""
+        """The options with which another command uses the same engines, after a blank."""
         return "".join(f" --engine {each}" for each in self.engines)
 
     @model_validator(mode="after")
@@ -429,7 +429,7 @@ class VerifyConfig(Frozen):
 
     mode: Annotated[Verify, Option(("--verify",), daily=True)] = "both"
     """Verify in the agent's container, a fresh one, or both. The fresh container gets the agent's work; `both` begins
-    with it, and uses the agent's only if that is needed. A verifier with its own container, defined by the task, always
+    with it, and uses the agent's container if necessary. A verifier with its own container, defined by the task, always
     runs there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
     """The number in reward.json that is the reward. The default is `reward`, or the only number."""

@@ -90,7 +90,7 @@ class RetryChoice:
     never: frozenset[str] = frozenset()
 
     def wants(self, error: ErrorInfo) -> bool:
-        """Whether an error is followed by another attempt. A rewound trial always goes on."""
+        """Whether an error is followed by another attempt, which a rewound trial always gets."""
         if not error.retryable or error.type == REWOUND:
             return error.retryable
         return error.type not in self.never and (not self.only or error.type in self.only)

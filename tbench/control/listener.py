@@ -1,4 +1,4 @@
-"""Creates the control socket of a run, listens on it, and removes it. The answers come from elsewhere."""
+"""Creates the control socket of a run, listens on it, and removes it; `serve` answers the clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def listening(directory: Path, serve: Serve, say: Callable[[str], None]) -> AsyncIterator[None]:
     """Listen on the control socket of a run directory during the block; only this user can connect.
 
-    The run locks its directory, so an existing socket is a leftover. If no socket can be made, the run goes on without
-    one, and says so.
+    The run locks its directory, so an existing socket is a leftover. If no socket can be made, the run continues
+    without it, with a message.
     """
     try:
         listener = _listen(directory)

@@ -19,9 +19,8 @@ WaitsFor = Literal["model", "decision", "person"]
 
 
 class Debug(Frozen):
-    """Ask for a trial's steps and waiting reply.
-
-    With the `version` of an earlier answer, the answer is sent when something has changed since, or after five seconds.
+    """Ask for a trial's steps and waiting reply. With the `version` of an earlier answer, the answer is sent after a
+    change, or after five seconds.
     """
 
     do: Literal["debug"] = "debug"
@@ -58,7 +57,7 @@ class RunOn(Frozen):
     until_changed: str | None = Field(default=None, pattern=r"\A/", max_length=4_000)
     """Stop when a step has changed this path, or something below it."""
     until_test: str | None = Field(default=None, max_length=1_000)
-    """Stop when a test with this in its name changes between passed and failed; empty for any test, or the reward.
+    """Stop when a test whose name contains this changes between passed and failed; empty for any test, or the reward.
 
     The verifier runs after each step, in a copy of the container."""
     until_exit: bool = False
@@ -103,7 +102,7 @@ class Choose(Frozen):
 
 
 class VerifyNow(Frozen):
-    """Run the verifier in a copy of the trial's container; the trial goes on."""
+    """Run the verifier in a copy of the trial's container; the trial continues."""
 
     do: Literal["verify"] = "verify"
     trial: str
@@ -167,7 +166,7 @@ class StepSeen(Frozen):
     files: dict[str, ChangeKind] = Field(default={})
     """The first files that changed during the step, if the trial was being stepped through."""
     more_files: int = 0
-    """Number of further ones."""
+    """Number of further files."""
 
 
 class DraftSeen(Frozen):
@@ -203,7 +202,7 @@ class VerdictSeen(Frozen):
     tests: int = 0
     """Number of tests that its logs name."""
     failures: int = 0
-    """Number of those that failed."""
+    """Number of failed tests."""
     failed: tuple[FailedTest, ...] = ()
     """The first failed tests, with their errors."""
 
@@ -232,7 +231,7 @@ class DebugState(Frozen):
     touched: bool = False
     steps: tuple[StepSeen, ...] = ()
     draft: DraftSeen | None = None
-    """The reply that the next `step` follows; None if none waits."""
+    """The reply that the next `step` executes; None if none waits."""
     samples: tuple[DraftSeen, ...] = ()
     """All candidate replies, in the order in which they came."""
     asking: int = 0
@@ -240,7 +239,7 @@ class DebugState(Frozen):
     trouble: str = ""
     """Error that kept a further reply from coming."""
     stopped: str = ""
-    """The breakpoint that has stopped the trial, or why none could be set; empty if it goes on or has not met one."""
+    """The breakpoint that has stopped the trial, or why none could be set; empty otherwise."""
     verdicts: tuple[VerdictSeen, ...] = ()
     snapshots: tuple[str, ...] = ()
     """Names of the snapshot images."""
@@ -300,7 +299,7 @@ class Say(Frozen):
 
 
 class SetConcurrency(Frozen):
-    """Change the number of concurrent trials; the running ones go on."""
+    """Change the number of concurrent trials; running ones continue."""
 
     do: Literal["concurrency"] = "concurrency"
     number: int = Field(ge=1, le=100_000)
@@ -409,7 +408,7 @@ class Answer(Frozen):
 
     ok: bool
     words: str = ""
-    """One line about what was done, or why nothing was."""
+    """One line about the result, or the reason of a refusal."""
     state: RunUnderWay | None = None
     """For `list`."""
     screen: Screen | None = None

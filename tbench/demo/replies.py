@@ -17,7 +17,7 @@ from tbench.demo.scripts import ChatTurns, ScriptStep
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 CONTEXT_TOKENS = 32768
 _THOUGHTS = 20
-"""How often a scripted thought is repeated."""
+"""Number of repetitions of a scripted thought."""
 BASH_TOOL = "bash"
 """Function that is called if a request offers it."""
 
@@ -49,7 +49,7 @@ DEFAULT_SERVING = Serving()
 
 
 def thinking_for_step(step: ScriptStep | None) -> str:
-    """Return thinking about a step, which is long, as that of real models."""
+    """Return long thinking about a step, like that of real models."""
     return " ".join([_sentence(step)] * _THOUGHTS)
 
 

@@ -1,4 +1,4 @@
-"""Judges what a model lacks for an agent that people ship, by one trial on a tiny task."""
+"""Finds the features that a model lacks for a packaged agent, by one trial on a tiny task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tried:
     """Why there is no verdict; empty if there is one."""
     context_tokens: int | None
     calls_tools: bool
-    """Whether the agent works by tool calls."""
+    """Whether the agent needs tool calls."""
 
 
 def write_tiny_task(folder: Path) -> Path:
@@ -48,7 +48,7 @@ def write_tiny_task(folder: Path) -> Path:
 
 
 def judge(agent: str, tried: Tried) -> list[Finding]:
-    """Return one finding for each thing that an agent needs of a model."""
+    """Return one finding for each feature that an agent needs of a model."""
     results = {agent: _end(tried)}
     if tried.steps:
         results |= {"tool calls": _tool_calls(tried), "context": _context(tried)}

@@ -63,7 +63,7 @@ async def run_probe(
     try:
         created = await asyncio.shield(creation)
     except asyncio.CancelledError:
-        # The engine goes on creating: wait for its answer, or the container would never be removed.
+        # The engine continues creating: wait for its answer, or the container would never be removed.
         await _remove(engine, (await creation)["Id"])
         raise
     try:

@@ -1,4 +1,4 @@
-"""`tbench agent`: list, pull and show agents that people ship."""
+"""`tbench agent`: list, pull and show packaged agents."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _quit(rest: str) -> RequestFields:
 
 
 UNTIL = "TEXT, changed /PATH, test [NAME], exit"
-"""Breakpoints; `text TEXT` is a text that looks like another one."""
+"""Breakpoints; `text TEXT` stops at a text that is itself a kind of breakpoint."""
 COMMANDS: Mapping[str, tuple[str, Callable[[str], RequestFields]]] = {
     "step": ("step [N]", _number("count", 1)),
     "run": (f"run, run to N, run until {UNTIL}", _run),

@@ -29,7 +29,7 @@ class UserAction(NamedTuple):
 
     kind: Literal["do", "edit", "type", "leave"]
     command: str = ""
-    """The command; for `leave`, the one that ends the trial, or empty."""
+    """The command; for `leave`, the command that ends the trial, or empty."""
 
 
 def handle_press(state: PaneState, press: Press, *, is_guest: bool = False) -> UserAction | None:
@@ -128,7 +128,7 @@ class Interface:
     """The full-screen debugger of one trial."""
 
     def __init__(self, directory: Path, trial: str, terminal: FullScreen, *, is_guest: bool) -> None:
-        """`is_guest` tells whether the trial belongs to a run that goes on without this user."""
+        """`is_guest`: the trial belongs to a run that continues without this user."""
         self._directory, self._trial = directory, trial
         self._terminal = terminal
         self._is_guest = is_guest

@@ -188,7 +188,7 @@ def steps_pane(state: PaneState, room: Size) -> list[Text]:
     """Return the finished steps, scrolled to the end or back from it."""
     lines, left = list[Text](), list(state.debug.verdicts)
     for step in state.steps:
-        # A verdict before a step is about what the steps before it have done.
+        # A verdict before a step is about the result of the earlier steps.
         for verdict in [each for each in left if each.step <= step.index]:
             left.remove(verdict)
             lines += _verdict(verdict, room.columns)

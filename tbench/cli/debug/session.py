@@ -49,7 +49,7 @@ class DebugMode:
 
 
 def debug_trial(where: str, given: GivenSettings[RunConfig], mode: DebugMode) -> None:
-    """Debug a running trial, which goes on afterwards. Raises UsageError."""
+    """Debug a running trial, which continues afterwards. Raises UsageError."""
     if given.values:
         origins = ", ".join(sorted({value.origin for value in given.values if value.origin.startswith("-")}))
         if origins:

@@ -130,7 +130,7 @@ _MAX_LINES = 10
 def execute(options: ReplayOptions) -> int:
     """Run, and return the exit code: 0 all steps answered (or allowed not to fit), 3 not all, 4 stopped, 130 Ctrl-C.
 
-    Raises UsageError for what the user can fix, before the first request.
+    Raises UsageError for mistakes of the user, before the first request.
     """
     if not options.base_urls:
         raise UsageError(NO_ENDPOINT)
