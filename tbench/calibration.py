@@ -80,7 +80,7 @@ class CalibrationRun:
     async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
         """Measure tasks: first all oracles, then nop, then oracles without a network. Raises UsageError.
 
-        Each result is stored at once, so that an interrupted calibration continues where it was.
+        Each result is stored at once, so that an interrupted calibration can continue.
         """
         done = {task.name: CalibratedTask(task) for task in tasks}
         for agent in AGENTS:
@@ -357,10 +357,10 @@ _SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "ignore_keys", "trust"})
 
 
 class BackgroundCalibration:
-    """Measures a run's tasks that have an oracle and no calibration, and judges all of them.
+    """Calibrates tasks of a run that have an oracle but no calibration, and judges all tasks.
 
-    With `all`, they are measured again, and waited for. Nothing is measured with `off`, or with `missing` in a run of
-    the oracle or nop.
+    With `all`, every task is measured again, and the run waits for it. Nothing is measured with `off`, or with
+    `missing` in a run of the oracle or nop.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The causes of failed trials: rules in order of precedence, each with the words that prove it.
 
-Each trial that did not pass gets the first cause whose rule holds. A rule reads only what was recorded; if nothing
-proves a cause, the trial's loss is the model's (`model`).
+Each trial that did not pass gets the first cause whose rule holds. Rules read recorded files only. Without proof of a
+cause, the loss is the model's (`model`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from tbench.storage.read_run import StoredRun
 from tbench.text import one_line
 
 Party = Literal["harness", "server", "machine", "task", "model", "person", "unclear"]
-"""Who lost the points. `harness` includes the settings of the run; `unclear` is what cannot be told apart."""
+"""The party responsible for lost points. `harness` includes the run's settings; `unclear` means several are
+possible."""
 MODEL = "model"
 _SHARE = 1 / 3
-"""Share of replies from which a fault of replies explains a trial that ended at a limit."""
+"""Share of faulty replies from which they explain a trial that ended at a limit."""
 _LAST_STEPS = 3
 _NEAR = 0.97
 """Share of a limit from which it counts as reached."""
 _QUOTED_CHARS = 160
 _SHORT_STEPS = 2
-"""Most steps of a trial that may have submitted without typing anything; the steps of longer ones are not read."""
+"""Maximum number of steps of a trial that is checked for a submission without any typing."""
 
 
 @dataclass(frozen=True)
 class KnownLimits:
-    """The limits that were in force in a run, as far as they are recorded; None for unknown or none."""
+    """The limits in force in a run; None for an unknown limit and for no limit."""
 
     context_tokens: int | None = None
     max_tokens: int | None = None
@@ -103,18 +104,18 @@ class Rule:
     title: str
     """Name of the cause in tables, such as `context full`."""
     party: Party
-    """Who lost the points, if nothing else is known, as in a single run."""
+    """The responsible party in a single run."""
     when: str
     """The rule in words, for the documentation."""
     proof: Callable[[Evidence], str | None]
     """Returns the words that prove the cause; None if the rule does not hold."""
     step: Callable[[Evidence], int | None] = lambda evidence: evidence.trial.steps or None
-    """Returns the number of the step at which it shows; None without one."""
+    """Returns the number of the step at which the cause shows; None without such a step."""
     levers: tuple[str, ...] = ()
-    """Facts of the experiment that bring such failures about: if one has moved, its party lost the points. A name that
+    """Facts of the experiment that may cause such failures: if one has moved, its party is responsible. A name that
     ends with a dot is a section of settings."""
     otherwise: Party | None = None
-    """Who lost the points of a difference if none of the levers has moved; None for `party`."""
+    """The responsible party in a difference if none of the levers has moved; None for `party`."""
 
 
 def _error(evidence: Evidence) -> str:
@@ -206,7 +207,7 @@ def _is_cut(step: Step) -> bool:
 
 
 def _reply_cut(evidence: Evidence) -> str | None:
-    """Hold if cut replies ended the trial: most of the last unusable ones were cut, or a third of all."""
+    """Return the proof if cut replies ended the trial: most of the last unusable ones were cut, or a third of all."""
     trial, cut = evidence.trial, evidence.trial.signs.get("cut", 0)
     if not cut or trial.outcome not in _ENDED_EARLY:
         return None
@@ -451,7 +452,7 @@ class FoundCause:
 
 
 def evidence_of(side: Side, trial: Trial, limits: KnownLimits, *, may_read: bool = True) -> Evidence:
-    """Return what the rules may read about a trial."""
+    """Return the evidence about a trial that rules may read."""
     return Evidence(trial, limits, lambda: side.steps_of(trial), lambda: side.failed_test_of(trial), may_read)
 
 

@@ -1,7 +1,7 @@
 """Tests of two groups of trials within tasks, and the choice of findings among many tests.
 
-Within a task, the trials of both groups are exchangeable if nothing has changed; tasks differ, so that only trials of
-the same task are compared.
+Within a task, the trials of both groups are exchangeable if nothing has changed. Tasks differ, so only trials of the
+same task are compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TwoSample:
     p: float
     """Two-sided p: twice the smaller tail, at most 1."""
     least_p: float
-    """Lowest p that the test could have given, whatever the second group's share; 0 if it is not known."""
+    """Lowest possible p of the test for any outcome; 0 if unknown."""
     way: Way = "exact"
 
 

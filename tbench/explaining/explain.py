@@ -43,17 +43,17 @@ from tbench.reward import as_fraction, exact_mean, exact_sum
 from tbench.text import counted, names_text
 
 MAX_READ = 5000
-"""Failed trials of a side up to which rules may read their steps."""
+"""Number of failed trials of a side up to which rules may read their steps."""
 TRIALS_LISTED, _TASKS_LISTED = 200, 10
-"""Failed trials, and tasks of a cause, that are listed one by one."""
+"""Maximum number of listed failed trials, and of listed tasks of a cause."""
 UNCLEAR = "unclear"
-"""Key of the loss that cannot be told apart from what has moved."""
+"""Key of losses that the model or another change may explain."""
 REST_TITLES: Mapping[str, tuple[str, Party]] = {
     IMAGE: ("image changed", "task"),
     THINKING: ("thinking dropped", "server"),
     UNCLEAR: ("not separable", "unclear"),
 }
-"""Title and party of losses that no evidence explains, if something has moved that may be the reason."""
+"""Title and party of losses without evidence, if a change may be the reason."""
 
 
 def explain(
@@ -64,9 +64,9 @@ def explain(
 ) -> Explanation:
     """Explain where a run lost its points or, with `against`, why its score differs from another run's.
 
-    Several runs on one side count together, such as the good nights before a drop. `last-good` finds those of the same
-    model in the same folder, and counts the runs since the drop together. Raises RunUnreadable, a ValueError, and
-    UsageError for runs without any common task.
+    Several runs on one side count together, such as the good nights before a drop. `last-good` finds the good runs of
+    the same model in the same folder, and counts the runs since the drop together. Raises RunUnreadable, a ValueError,
+    and UsageError for runs without any common task.
     """
     if against is None:
         return explain_side(read_side(_paths(run)), listed=listed)
@@ -111,7 +111,7 @@ class _Explained:
         return read_confirmations(self.side.last.path)
 
     def proven(self, trial: Trial) -> FoundCause:
-        """Return the cause of a failed trial with its proof, for which its steps may be read."""
+        """Return the cause of a failed trial with its proof; may read the trial's steps."""
         evidence = evidence_of(self.side, trial, self.limits[trial.run])
         return find_cause(evidence, self.causes[id(trial)])
 
@@ -165,7 +165,7 @@ def explain_side(side: Side, *, listed: int = TRIALS_LISTED) -> Explanation:
 
 
 def _lost_points(explained: _Explained) -> Iterator[LostPoints]:
-    """Yield the points lost for each cause, most first; they add up to what is missing to a full score."""
+    """Yield the points lost for each cause, most first; they add up to the distance from a full score."""
     by_cause: defaultdict[str, list[Trial]] = defaultdict(list)
     for each in explained.failed:
         by_cause[explained.causes[id(each)]].append(each)
@@ -199,7 +199,7 @@ def _tasks(points: Mapping[str, Fraction]) -> tuple[TaskPoints, ...]:
 
 
 def _trial(explained: _Explained, trial: Trial, change: str, rest: str = MODEL) -> ExplainedTrial:
-    """Return a failed trial with its proof; `rest` is the cause of losses of its task that no evidence explains."""
+    """Return a failed trial with its proof; `rest` is the cause of the task's losses without evidence."""
     found, words = explained.proven(trial), ""
     if found.key == MODEL and rest == THINKING:
         seen = see_thinking(explained.side.steps_of(trial))
@@ -220,7 +220,7 @@ def _trial(explained: _Explained, trial: Trial, change: str, rest: str = MODEL) 
 def _listed(
     explained: _Explained, trials: Sequence[Trial], change: str, listed: int, rests: Mapping[str, str] | None = None
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
-    """Return the first trials with their proof, and a note if there are more; `rests` as `rest` by task."""
+    """Return the first trials with their proof, and a note if there are more; `rests` is `rest` by task."""
     more = len(trials) - listed
     notes = (f"{counted(more, 'more failed trial')} not listed one by one",) if more > 0 and listed else ()
     of = rests or {}
@@ -325,7 +325,7 @@ def _common_tasks(first: Side, second: Side) -> tuple[tuple[str, ...], tuple[str
 
 
 def _rest_key(moved: Sequence[Moved]) -> str:
-    """Return the key of losses that no evidence explains."""
+    """Return the key of losses without evidence."""
     if any(each.key == THINKING for each in moved):
         return THINKING
     return MODEL if all(each.is_separable for each in moved) else UNCLEAR
@@ -359,7 +359,7 @@ def _part(
         party = next(iter(parties))
     unproven = _unproven(part, levers, keys) if rule is not None and part.key != MODEL else []
     together_with = _inseparable(part.key, levers)
-    if mine:  # brought it about, though other settings may have helped
+    if mine:  # a lever is the cause, though other settings may have contributed
         together_with += tuple(f"{each.key} {each.words}" for each in unproven if each.party == "harness")
     elif unproven and party == "model":
         mine, party, together_with = unproven, "unclear", ("a change of the model",)
@@ -404,7 +404,7 @@ def _has_key(explained: _Explained, trial: Trial, key: str, keys: Mapping[str, s
 
 
 def _is_lever(key: str, moved: Moved) -> bool:
-    """Whether a moved fact brings a cause about."""
+    """Whether a moved fact is a lever of a cause."""
     if key == UNCLEAR:
         return not moved.is_separable
     if key == MODEL:
@@ -415,13 +415,13 @@ def _is_lever(key: str, moved: Moved) -> bool:
 
 
 def _unproven(part: Part, levers: Sequence[Moved], keys: Mapping[str, str]) -> list[Moved]:
-    """Return what has moved and may change whatever the model does, at the tasks of a part."""
+    """Return the changes that may affect everything the model does at the tasks of a part."""
     images = any(keys[task] == IMAGE for task in part.by_task)
     return [each for each in levers if not each.is_separable or each.key == THINKING or (each.key == IMAGE and images)]
 
 
 def _inseparable(key: str, levers: Sequence[Moved]) -> tuple[str, ...]:
-    """Return what else may have caused a part, in words."""
+    """Return the other possible causes of a part."""
     if key == IMAGE:
         return ("a change of the model at these tasks",)
     if key == THINKING:
@@ -467,7 +467,7 @@ def _listed_changes(
 
 
 def _doubts(old: _Explained, new: _Explained) -> Iterator[str]:
-    """Yield what limits the explanation, one line each."""
+    """Yield the limitations of the explanation, one line each."""
     seeds = [{(each.run, each.seed) for task in side.tasks for each in side.side.trials[task]} for side in (old, new)]
     if min(map(len, seeds)) == 1:
         yield "one side has a single seed: parts of few trials cannot be told from chance; run more seeds (-k)"

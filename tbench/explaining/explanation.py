@@ -38,23 +38,23 @@ class ExplainedTrial(Frozen):
 
 
 class Confirmation(Frozen):
-    """Forks of failed trials from the step of their cause, with the cause removed."""
+    """Result of forks that start at the step of a cause, with the cause removed."""
 
     cause: str
     when: str
     """The change that removes the cause, such as `model.max_tokens is 8192`."""
     of: int
-    """Trials that failed for this cause."""
+    """Number of trials that failed for this cause."""
     trials: int
-    """Trials that were forked."""
+    """Number of forked trials."""
     forks: int
-    """Forks that count: with a verdict, or ended by the same cause again."""
+    """Number of forks with a verdict, or ended by the same cause again."""
     passed: int
     low: float
     high: float
     """95 % interval of the share that passes."""
     unchanged_forks: int = 0
-    """Forks from the same steps without the change."""
+    """Number of forks from the same steps without the change."""
     unchanged_passed: int = 0
     failed: tuple[str, ...] = ()
     """Why other forks failed."""
@@ -63,7 +63,7 @@ class Confirmation(Frozen):
 
     @property
     def words(self) -> str:
-        """The outcome, such as `of 11 such trials 7 pass (4 to 9) when model.max_tokens is 8192`."""
+        """The result, such as `of 11 such trials 7 pass (4 to 9) when model.max_tokens is 8192`."""
         if not self.forks:
             return f"no fork of {self.trials} such trials could be judged when {self.when}"
         each = self.trials / self.forks
@@ -81,7 +81,7 @@ class LostPoints(Frozen):
     title: str
     party: Party
     lost: float
-    """Fraction of the score: the most that could be gained without this cause."""
+    """Fraction of the score: the maximum gain without this cause."""
     trials: int
     tasks: tuple[TaskPoints, ...]
     """The tasks that lost most."""
@@ -109,14 +109,14 @@ class DifferencePart(Frozen):
     named: bool
     """Whether the part is beyond chance (p at most 0.01)."""
     because: tuple[str, ...] = ()
-    """Changes that bring this cause about, each as `key: before → after`."""
+    """Changes that explain this cause, each as `key: before → after`."""
     together_with: tuple[str, ...] = ()
-    """Explanations that cannot be distinguished from this cause."""
+    """Other causes that would look the same."""
     tasks: tuple[TaskPoints, ...] = ()
     sure_tasks: tuple[str, ...] = ()
-    """Tasks that have changed by themselves, beyond chance."""
+    """Tasks whose own change is beyond chance."""
     sure_difference: float = 0.0
-    """The part of these tasks; those of others may offset it."""
+    """The part of these tasks; other tasks may offset it."""
     remedy: str = ""
     command: str = ""
     changes: Mapping[str, Any] = {}
@@ -125,7 +125,7 @@ class DifferencePart(Frozen):
 
 
 class Difference(Frozen):
-    """The difference between the explained runs and those before, over their common tasks."""
+    """The difference between the explained and the earlier runs, over their common tasks."""
 
     tasks: int
     paired: bool
@@ -155,13 +155,14 @@ class ExplainedSide(Frozen):
 
 
 class Explanation(Frozen):
-    """Why a run has its score or, `against` others, why that differs. Scores and points are fractions."""
+    """Why a run has its score, or why it differs from the score of others (`against`). Scores and points are
+    fractions."""
 
     schema_version: int = EXPLANATION_VERSION
     sentence: str
-    """The change, its points, how sure it is, and the next step."""
+    """The change, its points, its certainty, and the next step."""
     command: str
-    """The command that does it."""
+    """The command for the next step."""
     run: ExplainedSide
     against: ExplainedSide | None = None
     moved: tuple[Moved, ...] = ()

@@ -1,4 +1,4 @@
-"""Finds the good runs with which a run is to be compared: those before the drop that the gate sees."""
+"""Finds the good runs to compare a run with: the runs before the drop that the gate sees."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tbench.storage.summaries import final_rewards
 
 LAST_GOOD = "last-good"
 MAX_RUNS = 30
-"""Earlier runs that are judged."""
+"""Maximum number of earlier runs."""
 _LEAST_COVERAGE = 0.01
-"""Runs with errors count as well here: their errors may be what is to be explained."""
+"""Coverage from which a run counts: errors may be the change to be explained."""
 
 
 class GoodRuns(NamedTuple):
-    """The runs to compare: those since a drop, and the good ones before it. Oldest first."""
+    """The runs to compare: the runs since a drop, and the good ones before it. Oldest first."""
 
     now: tuple[Path, ...]
     before: tuple[Path, ...]
 
 
 def good_runs_before(run: Path) -> GoodRuns:
-    """Find the good runs before a run in its folder: those before the drop that the gate sees, else all.
+    """Find the good runs before a run in its folder: the runs before the drop that the gate sees, or else all.
 
-    Only runs of the same model count, and on each side only those with the settings and the context of the newest one.
+    Only runs of the same model count, and on each side only runs with the settings and the context of the newest one.
     Raises UsageError if there is none.
     """
     plan = read_plan(run)
@@ -46,7 +46,7 @@ def good_runs_before(run: Path) -> GoodRuns:
 def good_runs(paths: Sequence[Path], first: int | None = None) -> GoodRuns:
     """Divide the runs of a series, oldest first, into those since a drop and the good ones before it.
 
-    `first` is the position of the first run of a drop that is known already. Without a drop, only the last run is new.
+    `first` is the position of the first run of a known drop. Without a drop, only the last run is new.
     Raises RunUnreadable, and UsageError for a single run.
     """
     if len(paths) < 2:
@@ -83,7 +83,7 @@ def _first_of_drop(runs: Sequence[StoredRun]) -> int:
     last = len(runs) - 1
     nights = [
         Night(str(at), _begun(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)
-    ]  # without fingerprints, because changed settings may be what is to be explained
+    ]  # without fingerprints: changed settings may be the explanation
     if last < 2:
         return last
     verdict = judge(nights, GateRule(base_nights=max(2, min(10, last // 2)), min_coverage=_LEAST_COVERAGE))
@@ -91,7 +91,7 @@ def _first_of_drop(runs: Sequence[StoredRun]) -> int:
 
 
 def _alike(runs: Sequence[StoredRun]) -> tuple[Path, ...]:
-    """Return the runs that are like the newest one in settings and context."""
+    """Return the runs with the settings and context of the newest one."""
     facts = _facts(runs[-1])
     return tuple(run.path for run in runs if _facts(run) == facts)
 

@@ -55,7 +55,7 @@ _OF_RESULTS: dict[str, Values] = {
         lambda trial: sum(trial.signs.values()) - trial.signs.get("cut", 0)
     ),
 }
-"""Measures that the results hold, for all trials."""
+"""Measures from results, for all trials."""
 
 
 def _share(value: Callable[[Step], object]) -> StepValues:
@@ -130,7 +130,7 @@ def _usual(side: Side, tasks: Sequence[str], value: Values) -> float | None:
 
 
 def equal_first_replies(first: Side, second: Side, tasks: Sequence[str]) -> tuple[int, int]:
-    """Return how many pairs of trials with the same task and seed begin with the same reply, and how many could.
+    """Return the number of pairs of trials, by task and seed, with equal first replies, and the number of all pairs.
 
     Short first replies have no digest and are not compared.
     """

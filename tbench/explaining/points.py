@@ -1,8 +1,8 @@
 """Splits the difference between two sides into parts by cause, which add up to it exactly.
 
-For each task, every trial of the first side is compared with every trial of the second one (or, with common seeds,
-only with the one of the same seed). The difference of a pair is the loss of its lower trial, so it goes to that trial's
-cause. A part is the mean over tasks of the mean over pairs. All sums are fractions, so that rounding loses nothing.
+For each task, every trial of the first side is compared with every trial of the second one (or, with common seeds, only
+with the trial of the same seed). The difference of a pair goes to the cause of the trial with the lower reward. A part
+is the mean over tasks of the mean over pairs. All sums are fractions, so that rounding loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tbench.reward import exact_sum
 from tbench.scores.intervals import student_t_975
 
 LEVEL = 0.01
-"""Chance that any part is named although nothing has changed."""
+"""Maximum chance that a part is named although nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Part:
     difference: Fraction
     interval: Interval
     by_task: Mapping[str, Fraction]
-    """The part of each task, before the mean over tasks; tasks without any are left out."""
+    """The part of each task, before the mean over tasks; tasks without this part are missing."""
     test: TwoSample
     p: float
-    """p adjusted for all tests of the split; that of the clearest task if it is lower."""
+    """p adjusted for all tests of the split, or the p of the clearest task if it is lower."""
     tasks: tuple[str, ...]
-    """Tasks that have changed by themselves, beyond chance."""
+    """Tasks whose own change is beyond chance."""
 
     @property
     def is_named(self) -> bool:
@@ -91,8 +91,8 @@ def is_paired(first: Rows, second: Rows) -> bool:
 def split(first: Rows, second: Rows, rest: Callable[[str], str], *, paired: bool) -> Split:
     """Split the difference between two sides with the same tasks, each with a trial or more on either side.
 
-    `rest` returns, for a task, the key of losses that no evidence explains; such keys are tested by rewards, all other
-    keys by how often they occur.
+    `rest` returns the key of a task's losses without evidence. Such keys are tested by rewards, all other keys by how
+    often they occur.
     """
     rests = {task: rest(task) for task in first}
     by_task = {
@@ -255,7 +255,7 @@ class _Tests:
         return Stratum(first, second)
 
     def _rewards(self, task: str) -> Stratum:
-        """Return the rewards of the trials for whose loss no evidence was found."""
+        """Return the rewards of the trials without evidence of a cause."""
         known = (None, self._rests[task])
         first, second = (
             [float(each.reward) for each in rows[task] if each.key in known] for rows in (self._first, self._second)

@@ -15,7 +15,7 @@ from tbench.explaining.trials import Side, Trial
 from tbench.storage.stored_trial import rerun_options
 
 _MAX_TASKS = 12
-"""Tasks that a command names; with more, it repeats all of the run."""
+"""Maximum number of tasks that a command names; for more tasks, it repeats the whole run."""
 _SLOW_REQUEST_SEC = 1800.0
 _SETTINGS = {setting.path: setting for setting in iter_settings(RunConfig)}
 
@@ -69,7 +69,7 @@ _SERVED = {
     "server.fingerprint": "serve the model with the earlier release and options",
     "server.pace": "look at the load of the server",
 }
-"""Remedies of what moved at the server."""
+"""Remedies of changes at the server."""
 _RESUMED = {
     "no_result": "finish the run",
     "endpoint": "look at the endpoint, and run these trials again",
@@ -86,7 +86,8 @@ _READ = {
 
 
 def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
-    """Return what to do about a cause in a single run, whose command repeats the affected trials if that may help."""
+    """Return the remedy of a cause in a single run, with a command that repeats the affected trials if that may
+    help."""
     document, first = side.last.document, trials[0] if trials else None
     if key in _CHANGES and document is not None:
         change = _CHANGES[key]
@@ -104,9 +105,9 @@ def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
 def remedy_of_moved(
     key: str, levers: Sequence[Moved], first: Side, second: Side, trials: Sequence[Trial], before: Trial | None
 ) -> Remedy:
-    """Return what to do about a part of a difference: put back what has moved, else the remedy of the cause.
+    """Return the remedy of a part of a difference: undo the change, or else the remedy of the cause.
 
-    `trials` are those that lost the points, `before` a trial of the first side with which one of them can be compared.
+    `trials` lost the points; `before` is a trial of the first side to compare one of them with.
     """
     document = first.last.document
     for lever in levers:

@@ -1,4 +1,4 @@
-"""Whether two sides were the same experiment: what has moved between them, and who is responsible for it."""
+"""Finds the differences between two sides as experiments, and the responsible parties."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tbench.storage.run_files import TRAJECTORY_NAME
 from tbench.text import counted, names_text
 
 _MAX_PROMPTS = 100
-"""Tasks whose first prompts are compared."""
+"""Maximum number of tasks whose first prompts are compared."""
 _OPENING_BYTES, _MESSAGES = 1 << 19, '"messages":'
-"""Bytes of a trajectory that are read for its first request, and what precedes it."""
+"""Bytes of a trajectory that are read for its first request, and the text before it."""
 _SURE = 0.001
-"""p from which a pace or a load has moved."""
+"""Maximum p for a changed pace or load."""
 _SLOWER = 1.25
-"""Factor from which a pace has moved."""
+"""Minimum factor of a changed pace."""
 _PRESSED = 0.2
-"""Difference of the shares of trials under pressure from which the machine's load has moved."""
+"""Minimum difference of the shares of trials under pressure for a changed load."""
 _LEAST = 3
-"""Fewest trials with thinking that show what becomes of it."""
+"""Minimum number of trials with thinking for a statement about it."""
 _LEVERS = frozenset(lever for rule in RULES for lever in rule.levers)
 _FACTS = ("model.request_timeout_sec", "schedule.concurrency", "schedule.cpu_overcommit")
-"""Settings that are not part of a comparison's check, but may explain a difference."""
+"""Settings that `tbench compare` does not check, but that may explain a difference."""
 _TEMPLATED = {"model.template", "model.chat_template_kwargs", "model.strip_thinking", "model.send_reasoning"}
 """Settings that change prompts."""
 THINKING, TEMPLATE = "server.thinking", "server.template"
@@ -51,19 +51,19 @@ class Moved(Frozen):
     key: str
     """A setting such as `model.max_tokens`, or `server.…`, `machine.…`, `image`, `prompts`, `model.…`, `seeds`."""
     words: str
-    """`before → after`, or what was found."""
+    """`before → after`, or a description."""
     party: Party
     explains: bool = True
     """Whether it may change a score; otherwise it is for information."""
 
     @property
     def is_separable(self) -> bool:
-        """Whether its effect shows in causes of trials, or on its tasks, so that it can be told from the model's."""
+        """Whether its effect can be told from the model's: it shows in causes of trials, or only on some tasks."""
         return not self.explains or self.party == "model" or self.key in _LEVERS or self.key in (THINKING, IMAGE)
 
 
 def moved_facts(first: Side, second: Side, tasks: Sequence[str], images: Sequence[str]) -> tuple[Moved, ...]:
-    """Return what has moved between the newest runs of two sides; `images` are the tasks with another image."""
+    """Return the changes between the newest runs of two sides; `images` are the tasks with another image."""
     old, new = first.last, second.last
     found = [*_settings(old, new), *_served(old, new), *_replies(first, second)]
     if images:
@@ -108,7 +108,7 @@ def _values(document: RunDocument) -> dict[str, Any]:
 
 
 def _served(old: StoredRun, new: StoredRun) -> Iterator[Moved]:
-    """Yield what the endpoint says of its model otherwise than before."""
+    """Yield the changes in the endpoint's description of its model."""
     if old.model != new.model:
         yield Moved(key="model.name", words=f"{old.model} → {new.model}", party="model")
     before, after = ((run.document.locked.served if run.document is not None else None) for run in (old, new))
@@ -163,7 +163,7 @@ class _FirstRequest:
     text: str
     """Hash of the messages."""
     alike: str
-    """Hash of the messages without times and the like."""
+    """Hash of the messages without times, hashes and other noise."""
     tokens: int
     """Length of the prompt that the server made of them; 0 if unknown."""
 
@@ -235,21 +235,21 @@ def _opening(file: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingSeen:
-    """Fate of the thinking in a trial's replies."""
+    """Thinking in a trial's replies, and whether later prompts contain it."""
 
     replies: int
     thinking: int
     """Replies with thinking."""
     dropped_at: int | None
-    """First step whose prompt lacks thinking of the reply before: it grew by less than that reply's tokens."""
+    """First step whose prompt lacks the previous reply's thinking: it grew by less than that reply's tokens."""
     words: str = ""
 
 
 def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
     """Find out whether a trial's replies think, and whether the prompts contain earlier thinking.
 
-    A prompt that contains the reply before has grown by at least the reply's tokens. The opposite, thinking that was
-    sent, is not proven by any count; so `dropped_at` None means only that no prompt lacks any.
+    A prompt that contains the previous reply has grown by at least the reply's tokens. Counts cannot prove that
+    thinking was sent, so with `dropped_at` None no prompt is known to lack thinking.
     """
     dropped, words = None, ""
     for step, after in pairwise(steps):

@@ -1,4 +1,4 @@
-"""The sentence on top of an explanation: what moved, how many points, how sure, and what to do next."""
+"""The first sentence of an explanation: the change, its points, its certainty, and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the trials of runs in the few values that explanations need, and the steps of single trials when asked."""
+"""Reads the values of trials that explanations need, and the steps of single trials on demand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tbench.text import counted, names_text
 _LARGEST_BYTES = 1 << 20
 """Bytes of a verifier's file that are read, from its end."""
 SAMPLED_TRIALS = 60
-"""Trials of each side whose steps are read, to see how its thinking and its replies were."""
+"""Number of trials of each side whose steps are read, to compare thinking and replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Image:
     built_from: str | None
 
     def differs_from(self, other: Image) -> bool:
-        """Whether the content differs, by the best evidence that both have: digest, build files, or the image's id."""
+        """Whether the content differs, by the best evidence known for both: digest, build files, or the image's id."""
         for mine, its in ((self.digest, other.digest), (self.built_from, other.built_from)):
             if mine is not None and its is not None and mine != its:
                 return True
@@ -255,7 +255,7 @@ class _Finals:
                 self._found[result.task, result.seed] = _trial(self._number, result)
 
     def checked(self, path: Path) -> Mapping[tuple[str, int], Trial]:
-        """Return what was found. Raises UsageError if that is nothing, or of several models."""
+        """Return the final results. Raises UsageError if there are none, or if they are of several models."""
         if len(self._models) > 1:
             raise UsageError(f"{path}: results of {counted(len(self._models), 'model')}; give one run per model")
         if not self._found:

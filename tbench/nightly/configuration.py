@@ -24,7 +24,7 @@ from tbench.text import one_line
 
 _RULE = GateRule()
 PLACEHOLDERS = ("checkpoint", "name", "port")
-"""Names in braces in `serve`: the checkpoint as listed or found, the last part of its path, the server's port."""
+"""Placeholders in `serve`: the checkpoint as listed or found, the last part of its path, the server's port."""
 
 
 def _check_placeholders(text: str) -> str:
@@ -63,8 +63,8 @@ class NightlySection(Frozen):
     """Give each night new seeds, which follow those of the night before. With the same seeds, a deterministic model
     would seem to have no noise."""
     keep: Annotated[int | None, Field(ge=1)] = None
-    """Number of latest nights whose recordings, trajectories and server logs are kept. Without it, those of all nights
-    are kept. Results are always kept."""
+    """Number of latest nights whose recordings, trajectories and server logs are kept. Without it, all are kept.
+    Results are always kept."""
     baseline: str | None = None
     """A run directory with which each night is compared, in addition to the night before."""
     summary: str | None = None

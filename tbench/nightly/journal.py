@@ -40,7 +40,7 @@ class StageRecord(Frozen):
 
     state: Literal["done", "failed", "skipped"]
     words: str = ""
-    """One line: the outcome, or why the stage failed."""
+    """The outcome, or why the stage failed, in one line."""
     code: int = 0
     """Exit code that the stage gives the night."""
     ended_at: str = ""
@@ -112,7 +112,7 @@ class Nights:
 
     @property
     def has_nights(self) -> bool:
-        """Whether a night has begun; any directory may contain one called `nights`, even with such files."""
+        """Whether a night has begun; a directory called `nights` alone does not prove it."""
         return any(map(_is_record, self.path.glob(f"nights/*/{RECORD_NAME}")))
 
     def night_directory(self, name: str) -> Path:

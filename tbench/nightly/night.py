@@ -1,4 +1,4 @@
-"""Runs one night from begin to end; if it was interrupted, another start continues it."""
+"""Runs one night; if it was interrupted, another start continues it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def series_runs(nights: Iterable[NightRecord], lane: str) -> list[SeriesRun]:
 
 
 def gate_nights(runs: Iterable[SeriesRun], folder: Path, history: RunHistory) -> list[Night]:
-    """Return the runs with rewards and task hashes from the index. Raises UsageError for a run that is not in it."""
+    """Return the runs with rewards and task hashes from the index. Raises UsageError for a run that the index lacks."""
     rows = ((each, history.run(folder / each.checkpoint.run)) for each in runs)
     return [history.night(row, each.name, each.night.begun_at) for each, row in rows]
 
@@ -63,7 +63,7 @@ def _series_of(nights: Nights) -> Iterator[NightlySeries]:
 
 
 def _explained(nights: Nights, records: Sequence[NightRecord], lane: str) -> dict[Path, dict[str, Any]]:
-    """Return what the nights recorded about the last run of a series in each, by its directory."""
+    """Return the explanations that nights recorded for their last run of a series, by its directory."""
     found: dict[Path, dict[str, Any]] = {}
     for record in records:
         if explained := record.gates.get(lane, {}).get("explained"):
@@ -74,7 +74,7 @@ def _explained(nights: Nights, records: Sequence[NightRecord], lane: str) -> dic
 
 
 def _confirmed(explained: dict[str, Any], run: Path) -> dict[str, Any]:
-    """Add to an explanation what was confirmed after the night."""
+    """Add later confirmations to an explanation."""
     known = read_confirmations(run)
     parts = [{**part, "confirmed": known.get(part.get("cause"))} for part in explained.get("parts", ())]
     return {**explained, "parts": parts}

@@ -18,7 +18,7 @@ _USEC = timedelta(microseconds=1)
 _WAITED_SEC = 0.1
 """Shortest waiting that is due to a failed request; every request takes some microseconds to begin."""
 _LEADS = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
-"""Words before an amount, by whether something is missing and whether something may be counted too high."""
+"""Words before an amount, by whether it may be too low, and whether it may be too high."""
 Tokens = tuple[int, int, int | None, int]
 """Prompt, completion and cached tokens, and the number of replies without counts, as in `FinalResult`."""
 Attempt = tuple[str, int, int]
@@ -66,7 +66,7 @@ class Cost(Frozen):
 
     @property
     def words(self) -> str:
-        """The cost in a few words, without what is not counted."""
+        """The cost in a few words, without the unknown parts."""
         lead = _LEADS[bool(self.unknown), bool(self.uncached)]
         money = () if self.amount is None else (money_text(self.amount, self.currency, lead),)
         gpus = () if self.gpu_sec is None else (f"{_LEADS[bool(self.unknown), False]}{self.gpu_sec:,.0f} GPU-seconds",)
@@ -102,7 +102,7 @@ def _token_price(tokens: Tokens, prices: Prices) -> Fraction:
 
 
 def token_price_text(result: TrialResult, prices: Prices) -> str:
-    """Return the price of an attempt's tokens as text, with what is not counted; empty without prices."""
+    """Return the price of an attempt's tokens as text, with the unknown parts; empty without prices."""
     if (price := token_price(result.usage, prices)) is None:
         return ""
     attempt = FinalResult.from_result(result, result.reward)
@@ -146,9 +146,9 @@ def run_cost(finals: FinalResults, prices: Prices, *, solved: int, missing: int)
 
 
 def cost_ratio(first: Cost | None, second: Cost | None) -> float | None:
-    """Return how many times as much as the first run the second one costs per solved trial, else in GPU-seconds.
+    """Return the cost of the second run per solved trial / that of the first run, or the ratio of their GPU-seconds.
 
-    None if that is unknown: no prices, different currencies, nothing solved, or something that is not counted.
+    None if it is unknown: no prices, different currencies, nothing solved, or unknown parts.
     """
     if first is None or second is None or first.currency != second.currency:
         return None
@@ -221,7 +221,7 @@ def _agent_usec(result: FinalResult | TrialResult) -> tuple[int, int] | None:
     return begin, begin + round(timings.agent_sec * _MILLION)
 
 
-# What is not known of the attempts, in words
+# Descriptions of unknown parts of the cost
 
 
 def _unknown_attempts(attempts: Iterable[FinalResult], missing: int) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Counts(Frozen):
     """Final results of tasks or seeds outside the plan."""
     human_touched: int
     went_on: dict[str, int] = Field(default={})
-    """Number of trials that went on after a cut, and by how."""
+    """Number of continued trials, by the way in which they continued."""
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0

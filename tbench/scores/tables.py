@@ -207,7 +207,7 @@ def _failure_lines(summary: Summary) -> Iterator[str]:
 
 
 def _conditions(summary: Summary) -> Iterator[str]:
-    """Yield the metrics and the dataset, and how the run differs from what its tasks ask for."""
+    """Yield the metrics, the dataset, and the run's overrides of its tasks."""
     yield from (*summary.metric_lines, *summary.cost_lines, *summary.dataset_lines)
     if summary.overrides:
         yield f"overridden: {', '.join(summary.overrides)}"

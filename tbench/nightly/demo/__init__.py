@@ -1,4 +1,4 @@
-"""A demo of nightly benchmarks: nights of a scripted model; in the seventh something happens, by scenario."""
+"""A demo of nightly benchmarks: nights of a scripted model, with a change in the seventh night."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tbench.files import write_atomically
 
 DEMO_NIGHTS = 10
 CHANGED_FROM = 7
-"""Number of the first night after what happens in a scenario."""
+"""Number of the first night with the change."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Scenario:
     settings: tuple[str, str] = ("", "")
     """Lines of the configuration before and after."""
     at_change: str = ""
-    """Lines of the configuration of the first night after only."""
+    """Lines that only the configuration of the first changed night has."""
 
 
 _SHORT_TIME = "[run.overrides]\nagent_timeout_multiplier = 0.05\n\n"

@@ -47,7 +47,7 @@ class TaskSolveRate(Frozen):
 
 
 def task_solve_rates(sides: Iterable[ComparedRun]) -> tuple[TaskSolveRate, ...]:
-    """Count the trials of runs of one configuration by task; tasks with a solve rate closest to one half come first."""
+    """Count the trials of runs of one configuration by task; tasks with solve rates close to one half come first."""
     counts: dict[tuple[str, str | None], list[int]] = {}
     for side in sides:
         for task, row in zip(side.table.tasks, side.table.rows, strict=True):
