@@ -42,7 +42,7 @@ class MachineBudget:
     used_memory_mb: float = 0.0
     used_gpus: int = 0
     kept_mb: float = 0.0
-    """Memory among what is used that no trial of this run holds."""
+    """Part of the used memory that no trial of this run holds."""
 
     @classmethod
     def for_machine(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
@@ -52,7 +52,7 @@ class MachineBudget:
         return budget
 
     def measure(self, cpu_overcommit: float) -> None:
-        """Read the machine's capacity again. If it is below what is taken, nothing starts there for a while."""
+        """Read the machine's capacity again. If it is below the taken resources, nothing starts there for a while."""
         assert self.node is not None
         capacity = self.node.backend.capacity()
         self.cpus, self.memory_mb, self.gpus = capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus
@@ -66,7 +66,7 @@ class MachineBudget:
 
     @property
     def may_open(self) -> bool:
-        """Whether it takes trials now, or is worth waiting for."""
+        """Whether it takes trials now, or may take trials later."""
         return self.node is None or not self.node.is_gone
 
     def could_hold(self, demand: Demand) -> bool:
@@ -78,7 +78,7 @@ class MachineBudget:
         )
 
     def fits(self, demand: Demand) -> bool:
-        """Whether a demand fits into what is left now. Any demand fits an empty machine."""
+        """Whether a demand fits into the free resources. Any demand fits an empty machine."""
         return self.holders == 0 or (
             self.used_cpus + demand.cpus <= self.cpus + 1e-9
             and self.used_memory_mb + demand.memory_mb <= self.memory_mb + 1e-9
@@ -122,7 +122,7 @@ class Admission:
 
     A demand above the budget of every machine is admitted alone: such a trial runs, but nothing beside it. The queue is
     in order, so that small tasks do not starve a large one. `max_load` (load average over one minute / CPUs) holds back
-    every trial but the first: while none runs, the load has another cause, and the run must get on.
+    trials, except while none runs: then the load has another cause, and the run must not stall.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Admission:
         self._is_held_back = False
         self._is_closed = False
         self.on_spare_room: Callable[[], None] = lambda: None
-        """Called whenever there may be room that no trial in the queue takes."""
+        """Called whenever there may be room that the queue does not need."""
 
     def add(self, budget: MachineBudget) -> None:
         """Add a machine."""
@@ -207,7 +207,7 @@ class Admission:
 
     def _candidates(self, waiter: _Waiter) -> list[MachineBudget]:
         """Return the machines that the trial could run on, busy or not."""
-        # A machine that is too small would give it less than it asks for; rather wait for a larger one.
+        # A machine that is too small would give it less than its demand; rather wait for a larger one.
         large_enough = [budget for budget in self._budgets if budget.may_open and budget.could_hold(waiter.demand)]
         there = [budget for budget in large_enough or self._budgets if budget.is_open]
         return [budget for budget in there if budget.node is None or budget.node is not waiter.avoided] or there
@@ -335,7 +335,7 @@ class RetryBudget:
         self._lost: set[int] = set()
         """Numbers of the attempts that lost their machine."""
         self._continued: set[int] = set()
-        """Numbers of the attempts with which the next one goes on."""
+        """Numbers of the attempts that the next attempt continued."""
 
     def start_on(self, node: RunMachine) -> None:
         """Record that an attempt begins on this machine."""
@@ -356,7 +356,8 @@ class RetryBudget:
     def is_last(self, error: ErrorInfo, *, goes_on: bool = False) -> bool:
         """Return whether no attempt follows the latest one, which ended with this error.
 
-        A lost machine is not the trial's fault, and an attempt that `goes_on` with the latest one is no other one.
+        A lost machine is not the trial's fault, and an attempt that continues the latest one (`goes_on`) does not
+        count.
         """
         assert self.node is not None
         # One of several engines that does not answer is soon marked as lost, or is available again.

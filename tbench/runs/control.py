@@ -69,7 +69,7 @@ class ActiveAgent:
 
 @dataclass(frozen=True)
 class RewindPoint:
-    """Where a rewound trial goes on: the steps that its next attempt replays."""
+    """The point at which a rewound trial continues: the steps that its next attempt replays."""
 
     attempt: int
     """Number of the next attempt."""
@@ -83,11 +83,11 @@ class RewindPoint:
     changes: Mapping[int, Mapping[str, ChangeKind]] = field(default_factory=dict)
     """Changed files by step."""
     goes_on: bool = False
-    """Whether the trial goes on after a cut, so that it still counts."""
+    """Whether this continues an interrupted trial, so that the trial still counts."""
     is_exact: bool = False
     """Whether the trial starts again if the replay differs."""
     hold_at: HoldPoint | None = "reply"
-    """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
+    """Point at which the trial waits after the replay. Unless this is a reply, differences are also logged."""
 
 
 class TrialDebugger(Protocol):
@@ -103,16 +103,16 @@ class TrialDebugger(Protocol):
         """Notify the clients that the agent has become idle, or busy again."""
 
     async def after_step(self, step: int) -> None:
-        """Note what a new step has done, before a further query."""
+        """Record the changes of a new step, before a further query."""
 
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
         """Act before a query; `earlier` is the replayed step, if any. Raises the terminal's errors."""
 
     async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
-        """Return the decision about a reply, once it is made. Raises the terminal's errors."""
+        """Wait for the decision about a reply and return it. Raises the terminal's errors."""
 
     async def on_agent_end(self, agent: ActiveAgent) -> None:
-        """Stop everything that clients run beside the agent, such as a verifier in a copy."""
+        """Stop the other work of clients, such as a verifier in a copy."""
 
 
 @dataclass(eq=False)
@@ -164,13 +164,13 @@ class TrialControl:
     messages: list[str | TerminalHandback] = field(default_factory=list)
     """Messages for the model, sent with its next query."""
     can_go_on: bool = False
-    """Whether another process could go on with the trial."""
+    """Whether another process could continue the trial."""
     is_set_aside: bool = False
-    """Whether the trial was stopped so that another process goes on with it."""
+    """Whether the trial was stopped for another process to continue it."""
     rewind_to: RewindPoint | None = None
-    """Where the next attempt goes on, if the trial was ended in order to rewind it."""
+    """The point at which the next attempt continues, if the trial was ended in order to rewind it."""
     left: Cut | None = None
-    """The remains with which the next attempt goes on, if the trial has lost its sandbox."""
+    """The remains that the next attempt continues, if the trial has lost its sandbox."""
     _task: asyncio.Task[object] | None = None
     _abort: bool = False
 
@@ -180,7 +180,7 @@ class TrialControl:
         self.touched = self.rewind_point is not None and not self.rewind_point.goes_on
 
     def release(self) -> None:
-        """Drop the log and the debugger: reference cycles would keep them in memory."""
+        """Drop the log and the debugger, which reference cycles would keep in memory."""
         self.replay_log, self.debugger = ReplayLog(), None
 
     # -- harness.oversight.Oversight -----------------------------------------------------------------
@@ -219,7 +219,7 @@ class TrialControl:
         return await self.replay_log.reply(query)
 
     async def review(self, draft: Draft) -> Decision:
-        """Return the decision about a reply; without a debugger, follow it."""
+        """Return the decision about a reply; without a debugger, execute it."""
         now, earlier = self.replay_log.now, self.replay_log.earlier
         now.reviewed_after = len(now.queries)
         self.is_new |= earlier is None or earlier.decided is None
@@ -262,7 +262,7 @@ class TrialControl:
 
     @contextlib.asynccontextmanager
     async def agent_at_work(self, agent: ActiveAgent) -> AsyncIterator[None]:
-        """Expose the agent during the block; what clients run beside it ends with the block."""
+        """Expose the agent during the block; the other work of clients ends with the block."""
         self.agent = agent
         try:
             yield
@@ -300,7 +300,7 @@ class TrialControl:
         return True
 
     def set_aside(self) -> bool:
-        """Stop the trial so that another process can go on with it; return False if none could."""
+        """Stop the trial so that another process can continue it; return False if this is impossible."""
         self.is_set_aside = self.can_go_on and self.abort()
         return self.is_set_aside
 
@@ -391,7 +391,7 @@ class RunControl:
         return trial.debugger
 
     def on_event(self, event: Event) -> None:
-        """Follow the state of the trials."""
+        """Update the state of the trials."""
         if isinstance(event, TrialFinished):
             self.ended += event.result.final
         elif isinstance(event, TrialVerdict | TrialSettled) and event.result.final:

@@ -1,4 +1,4 @@
-"""Goes on with trials that were cut: what is left of each, and why a trial starts again instead."""
+"""Continues interrupted trials: reads the remains of each, and says why a trial starts again instead."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 _MOST_REPLAYS_LOST = 3
 """Maximum number of replays of the same replies that are repeated."""
 INHERITED = "the conversation that its next step continues is in memory"
-"""Why a trial of a task with several steps starts again if a verifier is cut."""
+"""Why a trial of a task with several steps starts again if a verifier was interrupted."""
 
 
 def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "verifier"], ended: int = 0) -> str:
-    """Return why a trial starts again after a cut; empty if it can go on. `ended` is the number of earlier steps."""
+    """Return why a trial starts again after an interruption; empty if it can continue. `ended` is the number of earlier
+    steps."""
     if task is None:
         return "its task cannot be read"
     if phase == "verifier":
@@ -63,7 +64,7 @@ def anew_note(tasks: Sequence[Task], agent: TrialAgent) -> str:
 def go_on(
     run: Path, plans: Sequence[TrialPlan], make_agent: Callable[[], TrialAgent], say: Callable[[str], None]
 ) -> list[TrialPlan]:
-    """Return the remaining trials of a run, each with what is left of it if it can go on.
+    """Return the remaining trials of a run, each with its remains if it can continue.
 
     The records of trials that are not planned are deleted, so that the next cleaning removes their containers.
     """
@@ -103,7 +104,7 @@ def _ended_parts(task: Task | None, directory: Path) -> tuple[EndedPart, ...]:
 
 
 def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...]) -> Cut:
-    """Read what is left of a trial. Raises ValueError, OSError or UsageError if it cannot go on."""
+    """Read the remains of a trial. Raises ValueError, OSError or UsageError if it cannot continue."""
     directory, lost = trial_directory(run, note.task, note.seed, note.attempt), ""
     if (path := directory / TRIAL_RESULT_NAME).exists():
         error = TrialResult.model_validate_json(path.read_bytes()).error
@@ -126,7 +127,7 @@ def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...
 
 
 def after_loss(run: Path, note: UnderWay, task: Task, error: ErrorInfo) -> Cut | None:
-    """Return the remains of an attempt that has lost its sandbox, to be replayed; None if there are not enough."""
+    """Return the remains of an attempt that has lost its sandbox, for a replay; None if they do not suffice."""
     if error.type not in SANDBOX_GONE or not note.sandbox:
         return None
     try:
@@ -148,7 +149,7 @@ def after_lost_replay(cut: Cut, error: ErrorInfo) -> Cut | None:
 
 
 async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | str:
-    """Return the sandbox of a trial that was cut, or why it is gone. Raises TrialError if that is unknown."""
+    """Return the sandbox of an interrupted trial, or why it is gone. Raises TrialError if this is unknown."""
     if cut.lost:
         return f"its container is gone ({one_line(cut.lost, 200)})"
     if machine.name != cut.note.machine:
@@ -185,7 +186,7 @@ def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
     done, step = len(conversation.steps), conversation.step
     # The agent repeats the compactions itself.
     (known,) = replay_steps(steps, conversation.interventions, ())
-    # The first observation after a cut shows the whole screen, and a pending step has none yet.
+    # The first observation after an interruption shows the whole screen, and a pending step has none yet.
     unlike = {done + 1, *(each.at_step for each in cut.note.went_on)}
     known = [replace(each, observation=None) if at in unlike else each for at, each in enumerate(known, 1)]
     return RewindPoint(attempt, step, (known,), goes_on=True, is_exact=mode == "exact", hold_at=None)

@@ -1,7 +1,7 @@
 """Watches this machine while trials run: load, memory, clocks. Readings are cheap: from Linux's own files.
 
-Time in suspension is not charged to any trial: deadlines use CLOCK_MONOTONIC, which stands still meanwhile. The values
-in results only warn readers who compare times.
+Time in suspension is not charged to any trial: deadlines use CLOCK_MONOTONIC, which stops in suspension. The values in
+results only warn readers who compare times.
 """
 
 from __future__ import annotations

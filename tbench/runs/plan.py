@@ -115,7 +115,7 @@ def _scale_healthcheck(check: Healthcheck, factor: float) -> Healthcheck:
 
 
 def semantic(plan: RunPlan) -> dict[str, Any]:
-    """Return the settings that decide what is measured, not where or how fast the run goes."""
+    """Return the settings that may affect scores."""
     return {"model": plan.locked.model, **measured_values(plan)}
 
 
@@ -124,7 +124,7 @@ def sandbox_settings(
 ) -> SandboxSettings:
     """Return the settings of the run's sandboxes; build output goes into `image_logs`. Raises UsageError.
 
-    `package` is the package of an agent that people ship.
+    `package` is the package of a packaged agent.
     """
     if package is not None and plan.config.sandbox.has_no_engine:
         raise UsageError(
@@ -254,7 +254,7 @@ def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:
 
 
 def _identity(plan: RunPlan) -> dict[str, Any]:
-    """Return the values that ids are made of. Defaults are left out, so that new settings do not change old ids."""
+    """Return the values that make up ids. Defaults are left out, so that new settings do not change old ids."""
     return {"model": plan.locked.model, **measured_values(plan, apart_from_defaults=True)}
 
 

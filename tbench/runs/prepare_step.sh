@@ -1,5 +1,5 @@
 # shellcheck shell=dash
-# Prepares a container for a task step: removes tests and logs of the step before, and makes way for a new terminal.
+# Prepares a container for a task step: removes tests and logs of the previous step, and makes room for a new terminal.
 # Runs in the tools volume's busybox ash, as root.
 workdir=$TBENCH_STEP_WORKDIR
 before=$TBENCH_STEP_BEFORE # number of the steps before this one

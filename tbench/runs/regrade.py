@@ -122,12 +122,12 @@ async def _regrade_all(
 
 
 def _kept_machine(kept: Kept) -> str:
-    """Return the machine on which something was kept; empty if any will do."""
+    """Return the machine of a kept trial; empty if any machine will do."""
     return (kept.result.machine or "") if kept.container or kept.image else ""
 
 
 def find_kept(run: Path, result: TrialResult) -> Kept | None:
-    """Find what was kept of a trial on the engine; None if nothing was."""
+    """Find the container or snapshot of a trial that was kept on the engine; None if there is none."""
     directory = trial_directory(run, result.task, result.seed, result.attempt)
     try:
         left = json.loads((directory / "kept.json").read_text())

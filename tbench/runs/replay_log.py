@@ -25,7 +25,7 @@ class Exchange:
     model: Model | None
     """Model that was asked; None if unknown."""
     kept: int
-    """Number of messages carried over from the query before."""
+    """Number of messages carried over from the previous query."""
     added: tuple[Message, ...]
     """Messages that follow them."""
     seed: int | None
@@ -36,12 +36,12 @@ class Exchange:
 
 @dataclass
 class ReplayStep:
-    """One step of an agent, with what is needed to replay it."""
+    """One step of an agent, with the data for its replay."""
 
     messages: tuple[str, ...] = ()
     """Messages that the model got besides its observation."""
     typed: list[bytes] = field(default_factory=lambda: [b"", b""])
-    """Bytes that a person typed: before the query, and before the reply's keystrokes."""
+    """Bytes that a person typed before the query, and those before the reply's keystrokes."""
     queries: list[Exchange] = field(default_factory=list)
     reviewed_after: int | None = None
     """Number of queries before the decision; None without a decision."""
@@ -51,7 +51,7 @@ class ReplayStep:
 
     @property
     def followed_reply(self) -> Reply | None:
-        """Reply that was followed; None if there was none, or if unknown."""
+        """Executed reply; None if there was none, or if unknown."""
         decided = self.decided.reply if isinstance(self.decided, Approved) else self.decided
         return None if isinstance(decided, Declined) else decided
 
@@ -143,7 +143,7 @@ class ReplayLog:
         return (*before, [*part[: step - 1], part[step - 1].without_decision()])
 
     def difference(self, steps: Sequence[Step]) -> str:
-        """Return how the last observation differs from the earlier one, in one line; empty if it does not."""
+        """Describe the difference of the last observation from the earlier one, in one line; empty if there is none."""
         earlier = self._earlier_at(len(steps) - 1) if steps else None
         if earlier is None or earlier.observation is None:
             return ""
@@ -151,7 +151,7 @@ class ReplayLog:
         return "" if found is None else f"step {steps[-1].index}: {found}"
 
     def exchanges(self) -> Iterator[tuple[Exchange, list[Message], Reply | ContextLimitReached]]:
-        """Yield all queries, each with its full messages and the reply that was followed."""
+        """Yield all queries, each with its full messages and the executed reply."""
         messages: list[Message] = []
         for step in (step for part in self._parts for step in part):
             for number, each in enumerate(step.queries, 1):
@@ -199,6 +199,6 @@ def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]
 
 
 def _followed(step: Step) -> ReplayStep:
-    """Return a step of which only the reply is known, which was followed."""
+    """Return an executed step of which only the reply is known."""
     exchange = Exchange(None, 0, (), None, 0, (), step.reply)
     return ReplayStep(queries=[exchange], reviewed_after=1, decided=step.reply)

@@ -1,7 +1,8 @@
-"""Resumes a run: which earlier results stand, and which trials are left. Also settles results with calibrations.
+"""Resumes a run: separates the results that stand from the trials that are left. Also settles results with
+calibrations.
 
 A trial's id is made of task, seed and semantic configuration: the same plan gives the same ids, so the remaining trials
-are a set difference. No measurement is deleted; attempts are numbered on.
+are a set difference. No measurement is deleted; the numbers of attempts continue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RETRYABLE = RetryErrors()
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """An earlier start of a run, as its directory holds it."""
+    """An earlier start of a run, as stored in its directory."""
 
     directory: Path
     document: RunDocument

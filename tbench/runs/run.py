@@ -77,7 +77,8 @@ _TRIAL_MODULE = "tbench.runs.trial"
 """Module that only trials need: imported in the background while the engine is made ready."""
 
 EndCalibration = Callable[[bool], Awaitable[None]]
-"""Ends the calibration beside a run that has no trials left, or waits for it; the argument: was the run cut short?"""
+"""Ends the calibration beside a run that has no trials left, or waits for it; the argument is whether the run was cut
+short."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class RunOutcome:
     stopped: str | None = None
     """Why the run stopped early; None if it did not."""
     planned_stop: str = ""
-    """Why the run was interrupted so that its trials can go on; empty if it was not."""
+    """Reason of a planned stop, after which the trials can continue; empty without one."""
 
 
 class Run:
@@ -222,7 +223,7 @@ class Run:
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Run attempts at one trial until a result is final."""
         schedule = self._plan.config.schedule
-        # A container that is gone costs the attempt that was to go on in it.
+        # If the container is gone, the attempt to continue in it has failed.
         retries = RetryBudget(1 + schedule.retries + (plan.cut is not None), schedule.retry_choice)
         while True:
             made = await self._attempt(plan, retries)
@@ -234,7 +235,7 @@ class Run:
             plan = replace(plan, attempt=result.attempt + 1, cut=left)
 
     async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> tuple[TrialResult, Cut | None] | None:
-        """Run one attempt; return its result, and what the next one goes on with; None if the run is stopping."""
+        """Run one attempt; return its result, and the remains for the next one; None if the run is stopping."""
         self._events.emit(phase_event(plan, "queued"))
         queued = time.monotonic()
         try:
@@ -282,14 +283,14 @@ class Run:
         return trial.result, controlled.left
 
     def _machine_of(self, cut: Cut, otherwise: RunMachine) -> RunMachine:
-        """Return the machine of a trial that was cut, if its container may be there."""
+        """Return the machine of an interrupted trial, if its container may be there."""
         if cut.lost:
             return otherwise
         machines = run_machines_of(self._backend)
         return next((each for each in machines if each.name == cut.note.machine and each.is_up), otherwise)
 
     async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
-        """Find the sandbox of a trial that was cut, or else prepare its replay, or let it start again."""
+        """Find the sandbox of an interrupted trial, or else prepare its replay, or let it start again."""
         from tbench.runs.going_on import find_sandbox, replay_of
 
         name = f"{plan.task_name}/{plan.seed}"
@@ -308,7 +309,7 @@ class Run:
         try:
             replay = replay_of(cut, plan.attempt, self._plan.config.schedule.go_on)
             self.control.rewinds[plan.trial] = (name, replay)
-            self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are followed again in a new one"))
+            self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are replayed in a new one"))
             return plan, None
         except UsageError as error:
             self._events.emit(Note(text=f"{name} starts again: {why}, and {error}"))
@@ -455,10 +456,10 @@ async def execute_run(
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
-    `tasks` are as configured. With `earlier`, go on with that run: with the trials that have no verdict, or an error
-    that is retried. For `hold_at` and `replay` see Run, for `expected_sec` plan_trials. `pace` has begun. `calibrates`
+    `tasks` are as configured. With `earlier`, continue that run: run the trials that have no verdict, or an error that
+    is retried. For `hold_at` and `replay` see Run, for `expected_sec` plan_trials. `pace` has begun. `calibrates`
     measures the tasks in spare capacity; at the end, results are settled against all calibrations. When cancelled,
-    clean up, write what there is, and raise CancelledError; `on_end` gets the outcome in any case.
+    clean up, write all results so far, and raise CancelledError; `on_end` gets the outcome in any case.
     """
 
     def say(text: str) -> None:
@@ -554,7 +555,7 @@ async def _serve_control(control: RunControl, reader: asyncio.StreamReader, writ
 def _runnable_tasks(
     tasks: TaskSet, agent: str, allow_env: Sequence[str], backend: Backend, say: Callable[[str], None]
 ) -> list[Task]:
-    """Return the tasks that can run; report the others, and what the runnable ones lack."""
+    """Return the tasks that can run; report the others, and missing features of the runnable ones."""
     if tasks.origin is not None:
         say(tasks.origin.words)
     refused = not_runnable_tasks(tasks, agent, backend.capacity().gpus)

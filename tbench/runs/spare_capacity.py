@@ -22,11 +22,11 @@ Say = Callable[[str], None]
 
 
 class SpareCapacity:
-    """Capacity that no trial of a run can use: trials in it hold back none of the run's.
+    """Capacity that no trial of a run can use, so that its use delays none of them.
 
-    On one machine, the largest of the remaining trials, as many as run at once, must still fit beside what is held
-    here. On several machines, where a trial may run anywhere, there is room once all trials have begun; then at most a
-    retry has to wait.
+    On one machine, the largest remaining trials, as many as run at once, must still fit beside it. On several machines,
+    where a trial may run anywhere, there is spare capacity once all trials have begun; then at most a retry has to
+    wait.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SpareCapacity:
         return self._admission.try_admit(demand, preference, avoided, lambda budget: self._leaves_room(budget, demand))
 
     def _leaves_room(self, budget: MachineBudget, demand: Demand) -> bool:
-        """Return whether the largest remaining trials still fit beside what is held here and this demand."""
+        """Return whether the largest remaining trials still fit beside the used spare capacity and this demand."""
         if not self._left:
             return True
         # CPUs beyond the real ones (--cpu-overcommit) are not spare.
@@ -115,7 +115,7 @@ class SpareCapacity:
         )
 
     def _largest(self) -> Demand:
-        """Return what the largest remaining trials need, as many as run at once."""
+        """Return the total demand of the largest remaining trials, as many as run at once."""
         most = self._at_once()
         if self._reserved is None or self._reserved[0] != most:
             left = self._left.values()
@@ -147,7 +147,7 @@ async def calibrating(
 ) -> AsyncIterator[Callable[[bool], Awaitable[None]]]:
     """Calibrate a run's tasks during the block; the function that it yields ends this, or waits for it.
 
-    If the calibration fails, the run goes on without it.
+    If the calibration fails, the run continues without it.
     """
 
     async def measure() -> None:

@@ -29,7 +29,7 @@ class EndpointGate(Protocol):
 
 
 class PlannedStop:
-    """A stop of a run that keeps the sandboxes of its trials, so that they can go on."""
+    """A stop of a run that keeps the sandboxes of its trials, so that they can be continued."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -98,7 +98,7 @@ class StopPolicy:
 
     @property
     def reason(self) -> str | None:
-        """Why the run stops early; None while it goes on."""
+        """Why the run stops early; None while it continues."""
         return (self._gate.gave_up if self._gate is not None else None) or self._never_answered or self._no_machine()
 
     async def may_start(self) -> bool:

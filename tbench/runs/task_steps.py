@@ -54,7 +54,7 @@ class TrialPart:
     directory: Path
     """Directory of the part's files."""
     earlier: TrialAgent | None = None
-    """Agent of the step before, if its conversation goes on."""
+    """Agent of the previous step, if its conversation continues."""
     report: AgentReport | None = None
     verdict: VerifierOutcome | None = None
     """Outcome of its verifier; None before it has ended."""
@@ -66,7 +66,7 @@ class TrialPart:
     agent_sec: float = 0.0
     verifier_sec: float = 0.0
     before: Conversation | None = None
-    """The conversation to go on with, if another process has begun it."""
+    """The conversation to continue, if another process has begun it."""
 
     def __post_init__(self) -> None:
         self.log = StepLog(self.directory, lines=len(self.before.steps) if self.before else 0)
@@ -164,8 +164,8 @@ exit $code
 async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
     """Prepare the sandbox for a task step that follows `before` others. Raises TrialError.
 
-    Removes tests and logs of the step before, puts the step's files into the working directory, runs its setup.sh, and
-    waits for its healthcheck.
+    Removes tests and logs of the previous step, puts the step's files into the working directory, runs its setup.sh,
+    and waits for its healthcheck.
     """
     workdir = sandbox.workdir.rstrip("/")
     ended = await sandbox.shell(
@@ -235,7 +235,7 @@ def why_stopped(step: StepSection | None, verdict: Verdict) -> str:
 
 
 def verdict_fields(verdict: VerifierOutcome | None) -> dict[str, Any]:
-    """Return the fields of a trial's or step's result that its verifier decides; none before it has ended."""
+    """Return the fields of a trial's or step's result that come from its verifier; none before it has ended."""
     if verdict is None:
         return {}
     if isinstance(verdict, VerifierFailed):

@@ -91,8 +91,8 @@ class Trial:
         """`node` is the machine, if the backend has several; clients control the trial through `control`.
 
         `verify` says where the verifier runs (by default in the agent's sandbox), `sandbox` what is kept of the trial.
-        `found` is the sandbox that another process has left, if the plan goes on in it; after a cut, this one's is kept
-        for `keep_cut_sec`.
+        `found` is the sandbox of an interrupted process, if the plan continues in it. If this process is interrupted,
+        its sandbox is kept for `keep_cut_sec`.
         """
         self.result: TrialResult | None = None
         """Result of the attempt; None until the verdict is on disk."""
@@ -112,7 +112,7 @@ class Trial:
         self._node = node
         self._keep_cut_sec, self._counts_differing = keep_cut_sec, counts_differing
         self._replayed: int | None = None
-        """Number of replies that are replayed after a cut, until they are followed."""
+        """Number of replies that are being replayed after an interruption."""
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._copies: SpareCopies | None = None
@@ -122,7 +122,7 @@ class Trial:
         self._progress = TrialProgress(plan)
         self._cut, self._found = plan.cut, found
         self._noted = plan.cut.note if plan.cut is not None and self._is_attached else None
-        """The last note: how another process can go on with the trial."""
+        """The last note, with which another process can continue the trial."""
         self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
@@ -156,7 +156,7 @@ class Trial:
         try:
             return await self._conclude()
         except BaseException:
-            # A subscriber failed at the verdict (the journal's disk is full): remove the container all the same.
+            # A subscriber failed at the verdict (the journal's disk is full): still remove the container.
             await self._remove()
             raise
 
@@ -166,7 +166,7 @@ class Trial:
             self._progress.parts[-1].error = self._progress.error
 
     def _note_loss(self) -> None:
-        """Keep what another attempt needs to go on by replay, if this one has lost its sandbox."""
+        """If this attempt has lost its sandbox, keep the data with which another attempt can replay it."""
         control, task, error = self._control, self._plan.task, self._progress.error
         if not control.can_go_on or task is None or error is None:
             return
@@ -221,11 +221,11 @@ class Trial:
 
     @property
     def _is_cut_part(self) -> bool:
-        """Whether the current part is the one in which another process was cut."""
+        """Whether another process was interrupted in the current part."""
         return self._cut is not None and len(self._progress.parts) == len(self._cut.ended) + 1
 
     def _begin(self, task: Task) -> TrialPart:
-        """Begin the next part of the trial, with an agent of its own, which may go on with the last conversation."""
+        """Begin the next part of the trial, with its own agent, which may continue the last conversation."""
         step, before = task.step, self._progress.parts
         if before:
             self._agent = self._make_agent()
@@ -281,11 +281,11 @@ class Trial:
 
     @property
     def _is_attached(self) -> bool:
-        """Whether the trial goes on with what another process has left, without a replay."""
+        """Whether the trial continues in the sandbox of another process, without a replay."""
         return self._cut is not None and (self._found is not None or not self._cut.note.sandbox)
 
     def _attach(self, cut: Cut) -> None:
-        """Go on in the sandbox that another process has left; there is none if the verifier needs it no more."""
+        """Continue in the sandbox of another process; there is none if the verifier no longer needs it."""
         note, progress = cut.note, self._progress
         progress.sandbox_sec = note.sandbox_sec
         progress.image_id, progress.image_origin = note.image_id, note.image_origin
@@ -298,7 +298,7 @@ class Trial:
         return self._node.name if self._node is not None else ""
 
     def _note(self, part: TrialPart, phase: Literal["agent", "verifier"]) -> None:
-        """Write down how another process can go on with the trial from here."""
+        """Write the note with which another process can continue the trial from here."""
         plan, progress = self._plan, self._progress
         sandbox, rewind = self._sandbox, self._control.rewind_point
         if not isinstance(sandbox, Survives | None) or self._keep_cut_sec <= 0 or (rewind and not rewind.goes_on):
@@ -332,14 +332,15 @@ class Trial:
         self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
 
     def _unnote(self) -> None:
-        """Let the note protect the sandbox only while this process lives: after a cut, the trial starts again."""
+        """Let the note protect the sandbox only while this process lives: after an interruption, the trial starts
+        again."""
         self._control.on_touch, self._control.can_go_on = lambda: None, False
         if self._noted is not None:
             with contextlib.suppress(OSError):
                 self._noted.model_copy(update={"keep_sec": 0.0}).write(self._store.path)
 
     def _write_note(self, note: UnderWay) -> None:
-        with contextlib.suppress(OSError):  # then the trial starts again after a cut
+        with contextlib.suppress(OSError):  # then the trial starts again after an interruption
             note.write(self._store.path)
             self._noted, self._control.can_go_on = note, True
 
@@ -438,7 +439,7 @@ class Trial:
         return conversation.again
 
     def _on_visitors(self, how: str = "a person has attached to its terminal") -> None:
-        """Record that a person was in the sandbox that another process has left."""
+        """Record that a person was in the sandbox of an interrupted process."""
         self._control.touch()
         name = self._control.name
         self._control.say(
@@ -470,11 +471,11 @@ class Trial:
         part.files.update(verdict.files)
         assert self._plan.task is not None
         if len(self._progress.parts) < len(self._plan.task.parts) and self._keep_cut_sec > 0:
-            self._unnote()  # until the next step is prepared, it is unknown what is left of it
+            self._unnote()  # until the next step is prepared, its state is unknown
             try:
                 ended = {ENDED_NAME: part.ended.model_dump_json().encode()}
                 await asyncio.to_thread(write_files, part.directory, None, {**part.files, **ended})
-            except OSError:  # then no other process can go on with the next step
+            except OSError:  # then no other process can continue with the next step
                 self._keep_cut_sec = 0.0
         return verdict
 
@@ -599,14 +600,14 @@ class Trial:
         return tear_down
 
     def _record_replay(self) -> None:
-        """Record that the trial went on by replay, if it did."""
+        """Record a replay of the trial, if there was one."""
         if self._cut is not None and not self._is_attached:
             differs = self._control.differs
             counts = not differs or self._counts_differing
             self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
 
     def _forget(self) -> None:
-        """Remove what only another process would need to go on with the trial, unless another attempt goes on."""
+        """Remove files that only a continuing process would need, unless another attempt continues the trial."""
         left = self._control.left
         if left is None:
             self._noted = None
@@ -624,7 +625,7 @@ class Trial:
                 path.unlink()
 
     def _release(self) -> None:
-        """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""
+        """Drop agent and parts, which are on disk and which reference cycles would keep in memory."""
         del self._agent
         self._progress.parts.clear()
 
@@ -674,7 +675,7 @@ class Trial:
         return [each for each in (self._sandbox, self._verifier) if each is not None]
 
     async def _leave(self) -> None:
-        """Leave the sandbox to the process that will go on with the trial, if the stop was planned; else remove it."""
+        """After a planned stop, leave the sandbox to the process that will continue the trial; else remove it."""
         sandbox, control = self._sandbox, self._control
         goes_on = (control.stop.reason or control.is_set_aside) and control.can_go_on
         if goes_on and self._noted is not None and isinstance(sandbox, Survives):

@@ -25,11 +25,11 @@ class Cut:
 
     note: UnderWay
     cut_at: float
-    """Unix time at which its process is known to have worked last."""
+    """Unix time of the last known work of its process."""
     conversation: Conversation | None = None
     """The agent's conversation; None if it has none."""
     ended: tuple[EndedPart, ...] = ()
-    """Steps of its task before the one in which it was cut."""
+    """Steps of its task before the interrupted one."""
     lost: str = ""
     """Why its attempt ended without its sandbox; empty if it may still have one."""
     replays_lost: int = 0
@@ -58,7 +58,7 @@ class Cut:
     def went_on(
         self, how: Literal["attached", "replayed"], differs: str = "", *, counts: bool = True
     ) -> tuple[WentOn, ...]:
-        """Return all cuts of the trial, with the one after which it goes on."""
+        """Return all interruptions of the trial, including this one."""
         if how == "attached" and self.has_worked:
             return (*self.note.went_on, WentOn(at_step=0, how="verifier"))
         step = self.conversation.step if self.conversation is not None else 0

@@ -143,7 +143,7 @@ def _measure(place: Place, figures: Figures, scratch: Path) -> None:
 
 
 def _replay_sec(place: Place, directory: Path) -> float:
-    """Time for which the agent waited while its steps were followed again in a new container, less their commands."""
+    """Time for which the agent waited while its steps were replayed in a new container, without their commands."""
     model = Model()
     with closing(FaultServer()) as server:
         run = CutRun(directory, place.task.path.parent, server, model, "--seeds", "1", "--steps", "none")

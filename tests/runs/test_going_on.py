@@ -116,7 +116,7 @@ def test_a_lost_container_is_replaced_and_the_replies_are_followed_again(cut: An
     run.start()
     run.end(asked(run, 10))
     run.finish()
-    assert "followed again" in (run.directory / "run.log").read_text()
+    assert "are replayed" in (run.directory / "run.log").read_text()
     result = run.result()
     assert (result.reward, result.steps, result.human_touched) == (1.0, STEPS + CLAIMS, False)
     seen = [(each.how, each.differs) for each in result.went_on]
@@ -469,7 +469,7 @@ def test_a_trial_goes_on_on_its_machine_and_on_another_one_by_replay(cut: Any) -
         (note,) = run.notes
         assert ([each.how for each in note.went_on], note.machine) == (["attached"], first)
         run.finish("--engine", "unix:///var/run/docker.sock")
-    said = [line for line in (run.directory / "run.log").read_text().splitlines() if "followed again" in line]
+    said = [line for line in (run.directory / "run.log").read_text().splitlines() if "are replayed" in line]
     assert len(said) == 1 and first in said[0]
     result = run.result()
     assert (result.reward, result.steps) == (1.0, STEPS + CLAIMS)

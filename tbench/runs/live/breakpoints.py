@@ -73,7 +73,8 @@ class OnChange:
         return f"changed: {names_text(found, 3)}" if found else self.files.problem
 
     def _concerns(self, path: str, kind: str) -> bool:
-        """Whether a change is one of the path: of itself, below it, or of a directory above it that came or went."""
+        """Whether a change concerns the path: itself, something below it, or a directory above it that was added or
+        removed."""
         places, changed = [f"{place.rstrip('/')}/" for place in self.places], f"{path.rstrip('/')}/"
         is_above = kind != "changed" and any(place.startswith(changed) for place in places)
         return is_above or changed.startswith(tuple(places))
@@ -81,7 +82,7 @@ class OnChange:
 
 @dataclass
 class OnTest:
-    """Stops when the state of a test differs from that before the first step: passed, failed, or not run."""
+    """Stops when the state of a test (passed, failed, or not run) differs from its state before the first step."""
 
     name: str
     """The test's name or a part of it; empty for any test or the reward."""

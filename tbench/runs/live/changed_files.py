@@ -1,4 +1,4 @@
-"""Lists the files that changed in a debugged trial's container since the last look."""
+"""Lists the files that have changed in a debugged trial's container since the last check."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ done
 /opt/tbench/bin/changed -a {{since}} inf 0 "$@" | {BUSYBOX} tr '\\0\\n' '\\n\\1' | {{only}} |
     {BUSYBOX} head -c {_MAX_BYTES}
 """
-"""Prints the time, and all paths of the root's file system and those of `roots`, a line each: no clock is compared with
-another's. File systems of the kernel, such as /proc, are left out, as all others are."""
+"""Prints the time, and all paths of the root's file system and those of `roots`, a line each. The time is the
+container's own, so no clocks are compared. Other file systems, such as /proc, are left out."""
 _IN_CHANGED = (
     f'{BUSYBOX} awk \'{{ path = substr($0, 2); above = path; sub("/[^/]*$", "", above)'
     ' } !/^0/ { changed[path == "/" ? "" : path]; print; next } above in changed\''
 )
-"""Leaves out the paths that did not change and are in directories that did not."""
+"""Leaves out unchanged paths in unchanged directories."""
 
 
 class ChangedFiles:
-    """Knows the paths of a container, and returns the changes between looks; it reads no contents and writes nothing.
+    """Remembers the paths of a container, and returns the changes between checks; it reads no contents and writes
+    nothing.
 
-    If a look takes too long or finds too many paths, it is the last one: `problem` says so.
+    After a check that takes too long or finds too many paths, there are no more checks; `problem` has the reason.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -66,7 +67,7 @@ class ChangedFiles:
         return ended.output.decode("utf-8", "surrogateescape").removesuffix("\n") or path
 
     async def look(self) -> Changes:
-        """Return the changes since the last look; none at the first one."""
+        """Return the changes since the last check; none at the first one."""
         if self.problem:
             return {}
         try:
@@ -93,7 +94,7 @@ class ChangedFiles:
         return changes
 
     def _note(self, paths: Iterable[str], listed: Iterable[str], changes: Changes) -> None:
-        """Remember the paths in the directories that were listed; forget what was below removed ones."""
+        """Remember the paths in the listed directories, and forget paths below removed ones."""
         gone = tuple(f"{path}/" for path, kind in changes.items() if kind == "removed" and path in self._known)
         if gone:
             self._known = {place: paths for place, paths in self._known.items() if not f"{place}/".startswith(gone)}

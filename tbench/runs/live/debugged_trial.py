@@ -78,7 +78,7 @@ class DebuggedTrial:
         """Changed files by step, as far as they are known."""
         self._files: ChangedFiles | None = None
         self._is_looking = False
-        """Whether the files that the latest step has changed are not known yet."""
+        """Whether the check of the latest step's changed files is still running."""
         self._news: asyncio.Event | None = None
         """Set with the next change; None if no client waits for one."""
 
@@ -94,7 +94,7 @@ class DebuggedTrial:
         now.typed[0] = await self._take_back()
 
     async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
-        """Decide, then wait until no client holds the terminal: what clients type is sent before the reply's keys."""
+        """Decide, then wait until no client holds the terminal, so that their keys are sent before the reply's."""
         if earlier is None or earlier.decided is None:
             decided = await self.decisions.decide(draft)
             await self.shared.wait_until_free()
@@ -209,7 +209,8 @@ class DebuggedTrial:
         return steps_after(after, self._seen(step for step in trajectory.steps if after < step.index < before))
 
     def _seen(self, steps: Iterable[Step]) -> Iterator[StepSeen]:
-        """Yield steps with the files that they changed, without directories in which only entries came or went."""
+        """Yield steps with the files that they changed, without directories in which only entries were added or
+        removed."""
         for step in steps:
             found, files = dict(self.changes.get(step.index, {})), self._files
             for path in [
@@ -297,7 +298,7 @@ class DebuggedTrial:
         return await self._judge(agent, self._begin_verdict(len(self._done_steps()) + 1))
 
     def _begin_verdict(self, step: int) -> VerdictSeen:
-        """Show that a verifier runs on the work as it was before step `step`."""
+        """Show that a verifier runs on the work before step `step`."""
         self._verdicts.append(running := VerdictSeen(step=step, state="running"))
         self.notify_clients()
         return running

@@ -34,7 +34,7 @@ class SharedTerminal:
         self._taker_tap: Tap | None = None
 
     def nudge_taker(self) -> None:
-        """Let the client that has taken the terminal know whether it may type."""
+        """Tell the client that has taken the terminal whether it may type."""
         if self._taker_tap is not None:
             self._taker_tap.nudge()
 
@@ -50,7 +50,7 @@ class SharedTerminal:
         return bytes(self._typed)
 
     async def handed_back(self) -> TerminalHandback | None:
-        """Return the message to the model about what was typed; None for nothing. Raises the terminal's errors."""
+        """Return the message to the model about typed keys; None if there are none. Raises the terminal's errors."""
         if not self._typed:
             return None
         async with self._typing:
@@ -71,7 +71,7 @@ class SharedTerminal:
             raise UsageError(f"its terminal cannot be reached: {error}") from None
 
     async def type(self, data: bytes) -> bool:
-        """Type into the terminal if the agent is idle; return whether it was done."""
+        """Type into the terminal if the agent is idle; return whether it was."""
         async with self._typing:
             terminal = self._trial.terminal
             if not self._trial.is_idle or terminal is None:
@@ -80,7 +80,7 @@ class SharedTerminal:
                 terminal.add_remark("a person types")
             self._typed += data
             self._trial.touch()
-            # A lost terminal is the agent's to notice: it decides how the trial goes on.
+            # The agent notices a lost terminal, and decides how the trial continues.
             with contextlib.suppress(TerminalLost, TerminalUnreachable):
                 await terminal.pass_on(data)
             return True
@@ -140,7 +140,7 @@ class AttachedViewer:
         return as_line(Answer(ok=True, words=_attach_message(self._take, may_type), screen=screen, yours=may_type))
 
     async def _bytes(self) -> bytes:
-        """Return what the pane has printed since the last drawing of the screen. Raises ConnectionError."""
+        """Return the pane's output since the last drawing of the screen. Raises ConnectionError."""
         if not self._tap.needs_redraw:
             return self._tap.take()
         loop = asyncio.get_running_loop()

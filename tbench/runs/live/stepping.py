@@ -68,15 +68,15 @@ class Breakpoint(Protocol):
     """A condition that is checked after each step."""
 
     async def begin(self) -> None:
-        """Note what the condition is compared with, before the first step. Raises UsageError if it cannot be met."""
+        """Record the state before the first step, for comparison. Raises UsageError for an impossible condition."""
 
     async def reached(self) -> str:
-        """Return why the trial stops now; empty if it goes on."""
+        """Return why the trial stops now; empty if it continues."""
 
 
 @dataclass
 class RunUntil:
-    """Point up to which replies are followed without asking; with no field set, the trial's end."""
+    """Point up to which replies are executed without asking; with no field set, the trial's end."""
 
     count: int | None = None
     to_step: int | None = None
@@ -105,7 +105,7 @@ class CanIdle(Protocol):
 class ReplyDecisions:
     """The decisions about the replies of one trial.
 
-    `on_change` is called with every visible change, `on_touch` when a person has changed what is done, `on_ask` with a
+    `on_change` is called with every visible change, `on_touch` when a person has changed the trial, `on_ask` with a
     reply that needs approval.
     """
 
@@ -214,11 +214,11 @@ class ReplyDecisions:
     # -- commands -----------------------------------------------------------------------------------
 
     def step(self, count: int) -> str:
-        """Follow the waiting reply, and the next ones up to `count`. Raises UsageError if none waits."""
+        """Execute the waiting reply, and the next ones up to `count`. Raises UsageError if none waits."""
         return self._run_on(RunUntil(count=count))
 
     def run(self, *, to_step: int | None = None, breakpoints: Sequence[Breakpoint] = ()) -> str:
-        """Follow replies up to a step or a breakpoint. Raises UsageError if none waits."""
+        """Execute replies up to a step or a breakpoint. Raises UsageError if none waits."""
         if to_step is not None and to_step <= (step := self._require_waiting_reply().draft.step):
             raise UsageError(f"is already at step {step}; choose a step after it, not {to_step}")
         return self._run_on(RunUntil(to_step=to_step, breakpoints=breakpoints))
