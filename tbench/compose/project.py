@@ -16,7 +16,7 @@ MAIN_IMAGE_PLACEHOLDER = "tbench-image-of-main"
 MAIN_LOGS_PLACEHOLDER = "tbench-logs"
 """Placeholder for the folder of a trial's logs on the host, which does not exist in tbench."""
 SHARED_LOGS = ("agent", "artifacts")
-"""Folders of `/logs` in `main` that other services can share; the verifier's is created again for every verifier."""
+"""Folders of `/logs` in `main` that other services can share; the verifier's folder is new for every verifier."""
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 CONDITIONS: tuple[Condition, ...] = ("service_started", "service_healthy", "service_completed_successfully")
@@ -50,8 +50,8 @@ class ServiceCheck:
 
 
 MountKind = Literal["volume", "anonymous", "copy", "host"]
-"""`volume`: a named volume of the trial; `anonymous`: one without a name; `copy`: files of the task; `host`: a path of
-the engine's machine."""
+"""`volume`: a named volume of the trial; `anonymous`: a volume without a name; `copy`: files of the task; `host`: a
+path of the engine's machine."""
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ STOP_OTHERS = f"""stop_others() {{
     done
 }} 2>/dev/null
 """
-"""Shell function that stops all other processes of the container, but for the parent, which enforces a time limit.
-
-A command that the engine is just starting goes on: stopped, it would block the engine for ever."""
+"""Shell function that stops all other processes of the container except the parent, which enforces a time limit. A
+command that the engine is just starting continues: stopped, it would block the engine for ever."""
 NOT_STAGED = 97
 """Exit code of our scripts when their files could not be copied into the sandbox."""
 
@@ -129,7 +128,8 @@ class Compares(Protocol):
         """Return an id of its image's content that is unique at all times; empty if unknown."""
 
     async def backend_facts(self) -> BackendFacts:
-        """Return what the backend adds to this sandbox but not to `original`, without asking processes inside."""
+        """Return the facts that the backend adds to this sandbox but not to `original`, without asking processes
+        inside."""
 
     async def original(self) -> Sandbox:
         """Return a read-only sandbox of the unchanged image, shared by all sandboxes of that image."""
@@ -303,7 +303,7 @@ class Capacity:
     gpus: int | None = 0
     """Number of GPUs; None if there are some but their number is unknown."""
     kept_mb: float = 0.0
-    """Memory that sandboxes of earlier runs may use, which are kept because their trials were cut."""
+    """Memory that sandboxes of interrupted trials of earlier runs may use."""
 
 
 class Backend(Protocol):

@@ -30,7 +30,8 @@ _TOLD = 4
 class EndOfOutput:
     """Finds the mark at the end of a command's output; it is missing if the connection was cut.
 
-    After the mark follow one digit, whether the command reached its time limit, and three of its exit code.
+    The mark is followed by one digit, which says whether the command reached its time limit, and three digits of its
+    exit code.
     """
 
     def __init__(self) -> None:
@@ -115,7 +116,7 @@ EXEC_SEC = 60.0
 """Deadline for starting a command."""
 _SIGNALLED = 128
 _LATE_SEC = 2.0
-"""How long background processes that a command left may still print; Docker waits as long."""
+"""Time for which background processes of an ended command may still print; the same as Docker's."""
 
 
 async def _read(stream: OutputStream, end: EndOfOutput) -> bytes:

@@ -13,17 +13,17 @@ from harness.concurrency import cancel
 from tbench.errors import TbenchError
 
 RESERVE_MB = 1024.0
-"""Free megabytes below which the container ends that has written most, if that is more than these."""
+"""Free megabytes below which the agent that has written most ends, if it has written more than this."""
 _EVERY_SEC = 1.0
 _SELDOM_SEC = 30.0
-"""Seconds after which containers with a limit are measured, even if the disk has not lost what they may write."""
+"""Seconds after which containers with a limit are measured, even if the disk has lost less space than they may use."""
 _PAUSES = 5.0
 """Pause after measuring, as a multiple of its duration: it reads the metadata of all written files."""
 
 
 @dataclass(eq=False)
 class WatchedDisk:
-    """What one container has written, and how its processes are ended."""
+    """The disk use of one container, and a way to end its processes."""
 
     trial: str
     limit_mb: float | None
@@ -58,7 +58,7 @@ class WatchedDisk:
 
 
 class DiskWatch:
-    """Looks at the free space of the containers' disk every second, and measures containers when it has lost enough."""
+    """Checks the free space of the containers' disk every second, and measures containers when much space is gone."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Images: their names in registries, and what is known of one."""
+"""Images: their names in registries, and the known facts about one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Leftover:
     live: bool = False
     """Whether its process runs, or may run."""
     cut_mb: float = 0.0
-    """Memory that it may use, if it is kept because the trial of another run was cut."""
+    """Memory that it may use, if it is kept because the trial of another run was interrupted."""
 
 
 @dataclass
@@ -84,9 +84,9 @@ class Reaped(NamedTuple):
     """Outcome of the search for leftovers at the start of a run."""
 
     lines: list[str]
-    """Lines about removed things, and about those that could not be removed."""
+    """Lines about removed items, and about those that could not be removed."""
     kept_mb: float = 0.0
-    """Memory of the sandboxes that stay because the trials of other runs were cut."""
+    """Memory of the sandboxes that stay because the trials of other runs were interrupted."""
 
 
 def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:

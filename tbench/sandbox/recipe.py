@@ -78,7 +78,7 @@ class SandboxRecipe:
     """Whether the agent never works in the container."""
     more_labels: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
-    """Directory of its run; empty if it is not found again after a cut."""
+    """Directory of its run; empty if it cannot be found again after an interruption."""
     owner: str = ""
     """Owner label; empty for this process's."""
     proxy: ContainerProxy = WITHOUT_PROXY

@@ -1,6 +1,7 @@
-"""Notes about trials under way, in their run's directory: how a sandbox is found again after its run was cut.
+"""Notes about running trials, in their run's directory, by which a sandbox is found again after an interruption.
 
-A note is removed with its sandbox. After a cut, it protects the sandbox from the cleaning by other runs for a while.
+A note is removed with its sandbox. After an interruption, it protects the sandbox from other runs' cleaning for a
+while.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FOLDER, _JOURNAL = "underway", "journal.jsonl"
 
 
 class UnderWay(Frozen):
-    """A trial under way, and its results so far. Times in seconds."""
+    """A running trial, and its results so far. Times in seconds."""
 
     # Another version that could not read a note would remove its sandbox.
     model_config = ConfigDict(extra="ignore")
@@ -33,7 +34,7 @@ class UnderWay(Frozen):
     seed: int
     attempt: int
     sandbox: str
-    """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
+    """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier no longer needs it."""
     machine: str = ""
     place: str = ""
     """Engine and host that made the sandbox, for messages."""
@@ -41,7 +42,7 @@ class UnderWay(Frozen):
     entered_at: float
     """Unix time at which the phase began, in this process."""
     keep_sec: float
-    """Time for which the sandbox is kept after a cut."""
+    """Time for which the sandbox is kept after an interruption."""
     started_at: datetime
     queue_sec: float = 0.0
     sandbox_sec: float = 0.0
@@ -54,7 +55,7 @@ class UnderWay(Frozen):
     """Outcome of the agent, once it has ended."""
     human_touched: bool = False
     went_on: tuple[WentOn, ...] = ()
-    """Earlier cuts."""
+    """Earlier interruptions."""
 
     def write(self, run: Path) -> None:
         """Write the note atomically. Raises OSError."""
@@ -82,7 +83,7 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
 
 
 def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
-    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run goes on.
+    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run continues.
 
     The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
     """

@@ -67,7 +67,7 @@ class NodeActor:
         return found
 
     def _remove_gone(self) -> int:
-        # Runs of this machine may go on in what their dead processes have left.
+        # Runs of this machine may continue in the containers of their dead processes.
         here, gone = Owner.of_this_process(), []
         for label in list_owners(self._address, self._label):
             named = Owner.parse(label)
@@ -87,7 +87,7 @@ class NodeActor:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             ):
-                pass  # it goes on as an orphan
+                pass  # it continues as an orphan
         finally:
             os.close(ours)
         return theirs

@@ -252,7 +252,7 @@ class RayCluster:
                 return None
             if not select.select([self._pipe], [], [], min(left, _POLL_SEC))[0]:
                 if not self._is_connected and _REFUSED in self._ray_output():
-                    # Ray would go on trying, and finally report a missing answer.
+                    # Ray would keep trying, and finally report a missing answer.
                     raise TokenRefused(f"--ray {self._address}: {_WRONG_TOKEN}")
                 continue
             if not self._read():

@@ -118,7 +118,7 @@ def remove_gone(address: str, label: str, kept: str, gone: Iterable[str]) -> int
 def main(settings: Mapping[str, str]) -> None:
     """Wait for the end of standard input, then remove."""
     if os.fork():
-        return  # the child goes on as an orphan, which is not killed together with the actor
+        return  # the child continues as an orphan, which is not killed together with the actor
     while os.read(0, 4096):
         pass
     remove_all_labelled(settings["address"], f"{settings['label']}={settings['owner']}", settings["kept"])

@@ -365,7 +365,7 @@ class DockerBackend:
         return container
 
     def _watch_disk(self, container: Container, recipe: Recipe, limit_mb: float | None) -> None:
-        """Watch what an agent writes; `limit_mb` is the limit that the engine does not enforce."""
+        """Watch an agent's disk use; `limit_mb` is the limit that the engine does not enforce."""
         if not recipe.is_fresh:
             container.disk = self._disk_watch.add(
                 container.container_id, recipe.trial, limit_mb, container.end_processes

@@ -291,7 +291,7 @@ class Container(BaseContainer[Recipe]):
             with with_origin("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
                 committed = await asyncio.shield(committing)
         except asyncio.CancelledError:
-            # The engine goes on: wait for its answer, or the image would never be removed. Its parent stays.
+            # The engine continues: wait for its answer, or the image would never be removed. Its parent stays.
             with contextlib.suppress(EngineError):
                 await remove_or_remember(self._engine, "image", (await committing)["Id"], noprune=True)
             raise

@@ -153,7 +153,7 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
     try:
         return await asyncio.shield(creating)
     except asyncio.CancelledError:
-        # The engine goes on creating: wait for its answer, or the container would never be removed.
+        # The engine continues creating: wait for its answer, or the container would never be removed.
         with contextlib.suppress(TrialError):
             await force_remove(engine, await creating)
         raise

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 DEFAULT = "unix:///var/run/docker.sock"
 """Default address of the engine."""
 NO_ENGINE = "--engine oci:"
-"""Option with which a run needs no engine, for messages of those that find none."""
+"""Option with which a run needs no engine, for messages about missing engines."""
 _PATIENCE_SEC = 20.0
 """Time limit of an answer. Long, since on a busy machine the run must not move on to another engine."""
 _PING = b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"

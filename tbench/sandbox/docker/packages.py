@@ -1,4 +1,4 @@
-"""Agents' packages on an engine: a volume for each, filled once; and what lets their programs run in any image."""
+"""Agents' packages on an engine: a volume for each, filled once; and a runtime, so that they run in any image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUILD_SEC = 1800.0
 _COPY_SEC = 1800.0
 _VOLUME = "/v"
 _WHOLE = ".tbench-whole"
-"""File that says that a volume is filled; it is written last."""
+"""File that marks a volume as filled; it is written last."""
 _CHUNK = 1 << 20
 
 
@@ -54,7 +54,7 @@ async def ensure_package(engine: Engine, package: AgentPackage, say: Say) -> str
 
 
 async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -> None:
-    """Write an archive of these packages with a loader, libraries and Python of their own. Raises UsageError."""
+    """Write an archive of these packages with their own loader, libraries and Python. Raises UsageError."""
     recipe = images_dir() / "agent-runtime"
     tag, log = f"tbench/agent-runtime:{recipe_hash(recipe)}", list[str]()
     try:
@@ -120,7 +120,7 @@ def _marker() -> bytes:
 
 
 def _get(api: Any, holder: str, archive: Path) -> None:
-    """Write what is below the package's place in a container to an archive, without the folder's own name."""
+    """Write the files of the package's folder in a container to an archive, without the folder's own name."""
     pieces, _ = api.get_archive(holder, PACKAGE, chunk_size=_CHUNK)
     whole = archive.with_suffix(".whole")
     with whole.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Starts Podman's service on a machine that has only the program, and advises on what keeps Podman from working."""
+"""Starts Podman's service on a machine that has only the program, and advises on problems with Podman."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PodmanMachine:
     kernel: str = platform.release()
 
     def command(self) -> list[str]:
-        """Return the command that runs the service, with options for what Podman's defaults do not suit."""
+        """Return the command that runs the service, with options where Podman's defaults do not work."""
         options = []
         # Debian's crun starts no container there.
         if (self.root / "sys/fs/cgroup/unified").is_dir() and self.has("runc"):
@@ -88,7 +88,7 @@ def start_podman(say: Callable[[str], None]) -> None:
 
 
 def podman_remedy(message: str, *, is_rootless: bool) -> str:
-    """Return what helps against an error of Podman or its runtime; empty if nothing is known."""
+    """Return the remedy for an error of Podman or its runtime; empty if none is known."""
     low = message.lower()
     file = "~/.config/containers/containers.conf" if is_rootless else "/etc/containers/containers.conf"
     if "insufficient uids" in low or "subuid" in low or "newuidmap" in low:
@@ -104,7 +104,7 @@ def podman_remedy(message: str, *, is_rootless: bool) -> str:
 
 
 def overlay_remedy(*, is_rootless: bool) -> str:
-    """Return how a slow storage driver is replaced."""
+    """Return the remedy for a slow storage driver."""
     file = "~/.config/containers/storage.conf" if is_rootless else "/etc/containers/storage.conf"
     return f"set driver = \"overlay\" under [storage] in {file}, then 'podman system reset' (it removes all images)"
 

@@ -171,7 +171,7 @@ class _Session:
             except ssl.SSLWantReadError:
                 if pieces:
                     break
-                # Without waiting until it is sent: the engine may read on only after this side has read.
+                # Without waiting until it is sent: the engine may not read before this side has read.
                 self._put()
                 if not await self._fill():
                     return b""
@@ -188,7 +188,7 @@ class _Session:
         await self._flush()
 
     async def end(self) -> None:
-        """Close the writing direction; reading goes on."""
+        """Close the writing direction; reading continues."""
         with contextlib.suppress(ssl.SSLError):  # raised since the engine has not closed its direction
             self._tls.unwrap()
         await self._flush()

@@ -189,7 +189,7 @@ class OciBackend:
         return container
 
     def _watch_disk(self, container: OciContainer, recipe: SandboxRecipe) -> None:
-        """Watch what an agent writes, from the container's start on."""
+        """Watch an agent's disk use, from the container's start on."""
         if recipe.storage_mb is not None and DISK not in self._limits:
             self._limits[DISK] = LimitState.WATCHED
             self._say("storage_mb is only watched: a directory of this machine has no quota")

@@ -1,4 +1,4 @@
-"""Finds and removes what dead runs left in a store.
+"""Finds and removes leftovers of dead runs in a store.
 
 As a program (`python -m tbench.sandbox.oci.cleaning OWNER ADDRESS`) it removes the containers of a process that did
 not wait for their removal.

@@ -49,7 +49,7 @@ mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
 exec "$@"
 """
 _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
-# It ends when the container's first process has ended, whatever becomes of tbench.
+# It ends when the container's first process has ended, even if tbench has been killed.
 _ONLINE = """tail --pid="$1" -f /dev/null |
 slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """

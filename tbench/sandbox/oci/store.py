@@ -81,7 +81,7 @@ class Store:
         return self.root / "containers"
 
     def require_programs(self) -> None:
-        """Check that all programs are there without which no container starts. Raises UsageError with the remedy."""
+        """Check that the programs that start containers are installed. Raises UsageError with the remedy."""
         wanted = ["runc", "skopeo", "umoci", *(["newuidmap"] if self.is_rootless else [])]
         if missing := missing_programs(*wanted):
             raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
@@ -180,6 +180,6 @@ def read_states(store: Store) -> Iterator[tuple[Path, State | None]]:
 
 
 def image_facts(directory: Path) -> dict[str, Any]:
-    """Return what is stored of an image, in the form in which Docker inspects one. Raises OSError, ValueError."""
+    """Return the stored facts about an image, in the form of `docker inspect`. Raises OSError, ValueError."""
     facts: dict[str, Any] = json.loads((directory / "image.json").read_bytes())
     return facts

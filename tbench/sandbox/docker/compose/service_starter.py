@@ -93,13 +93,13 @@ class ServiceResources:
 
 
 async def find_services(engine: Engine, project: str) -> tuple[ServiceResources, dict[str, str]]:
-    """Find the services of a project by its id, and let them go on if they are paused. Raises EngineError.
+    """Find the services of a project by its id, and continue paused ones. Raises EngineError.
 
     Returns also their image ids by name.
     """
     labelled = {"label": f"{LABEL_PROJECT}={project}"}
     listed = await engine.call(engine.api.containers, all=True, filters=labelled)
-    containers = [each for each in listed if LABEL_SERVICE in each["Labels"]]  # not what fills volumes
+    containers = [each for each in listed if LABEL_SERVICE in each["Labels"]]  # without helpers that fill volumes
     paused = [each["Id"] for each in containers if each["State"] == "paused"]
     await asyncio.gather(*(engine.call(engine.api.unpause, each) for each in paused))
     networks = await engine.call(engine.api.networks, filters=labelled)
