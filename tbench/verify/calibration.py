@@ -138,7 +138,7 @@ class Calibration(Frozen):
     def failed_control(self, step: str = "") -> str:
         """Return the first kind of control tests that failed in every pass of the oracle; empty if none did.
 
-        Those are known to check something.
+        Control tests that fail show that the tests check the work.
         """
         prefix = f"{step}/{CONTROL}-" if step else f"{CONTROL}-"
         rewards = [each.rewards for each in self.oracle_passes]
@@ -147,7 +147,7 @@ class Calibration(Frozen):
         return next(failed, "").removeprefix(prefix)
 
     def passes_intact(self, step: str = "") -> bool:
-        """Return whether the oracle's passes include sealed tests of which none is altered."""
+        """Return whether every pass of the oracle also passed sealed tests with the right values."""
         key = f"{step}/{INTACT}" if step else INTACT
         return bool(self.oracle_passes) and all(is_solved(each.rewards.get(key, 0)) for each in self.oracle_passes)
 

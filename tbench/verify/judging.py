@@ -1,4 +1,4 @@
-"""Judges an agent's work in its own container or in a fresh one, and retries if the verifier fails.
+"""Judges the work in the agent's own container or in a fresh one, and retries if the verifier fails.
 
 In the agent's own container, tests run with whatever the agent left there: after a pass, the container is inspected,
 and changes that can influence the tests are signs against it. A fresh container of the image gets only the agent's
@@ -41,9 +41,9 @@ CLEARED = "cleared: "
 ADDED_BY_ORACLE = ", as the oracle's passes have added it"
 """End of a sign that was cleared because it is about a file of the oracle's."""
 SYSTEM_ADDED = "system-added:"
-"""Prefix of a sign with additions to the system, or removals from it, that a pass needs."""
+"""Prefix of a sign that names additions to the system, or removals from it, that a pass needs."""
 TESTS_ADDED = "tests-added:"
-"""Prefix of a sign with files of the work that a pass needs, and that may be taken for the tests' own."""
+"""Prefix of a sign that names files of the work that a pass needs, and that may be taken for the tests' own."""
 NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
 NEEDS_PROCESSES = "needs-processes: it passes only while processes that the agent left run beside the tests"
 _MAX_EVIDENCE = 50
@@ -114,8 +114,8 @@ class Judge:
     async def _verify_beside_processes(self, run: Callable[..., Awaitable[Verdict]], again: bool) -> Verdict:
         """Return the verdict of `run` in the agent's own container. Raises TrialError.
 
-        Processes that the agent left could act on the tests. So, if the oracle's work passes while its own are stopped,
-        they are stopped as well; a pass for which they have to run gets a sign.
+        Processes that the agent left could act on the tests. They are stopped if the oracle's work passes with its own
+        processes stopped. A pass that needs them gets a sign.
         """
         if not self.oracle.is_own and self.oracle.needs_processes is not False:
             return await verify_twice(run, again=again)
@@ -124,7 +124,7 @@ class Judge:
             still = await verify_twice(partial(run, is_still=True), again=again)
         except VerifierFailed as failure:
             still = failure
-        # After a timeout it is not known whether there are any.
+        # After a timeout, the number of processes is unknown.
         may_need_them = still.facts.leftovers or still.facts.timed_out
         if isinstance(still, VerifierFailed) and not may_need_them:
             raise still
@@ -144,7 +144,7 @@ class Judge:
         inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
         seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
         if is_apart and seen.has_servers and self.oracle.needs_servers is None and not self.oracle.is_own:
-            # It is not known whether tests may ask them.
+            # Tests may need the servers.
             is_apart = False
         try:
             verdict, is_apart = await self._verify_on_networks(work, seen, is_apart=is_apart)
@@ -156,12 +156,13 @@ class Judge:
             run = partial(self._verify_with, work, is_apart=is_apart)
             verdict = await try_control(verdict, self.task, run, self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
-        # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
+        # Paths that were not copied may explain a failure, but do not count against a pass. For other signs it is the
+        # other way round.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
         holding = [sign for sign in relevant if holds_in_fresh(sign, seen)]
         others = sign_lines(sign for sign in relevant if sign not in holding)
         signs = (*sign_lines(holding), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in others))
-        # After an earlier verifier, these paths have its own files.
+        # After an earlier verifier, its own files are at these paths.
         planted = [path for path in seen.changes if path.startswith(_VERIFIER_PATHS) and not self.again]
         peak = max(inspection.memory_peak_bytes, verdict.facts.memory_peak_bytes)
         verdict = dataclasses.replace(
@@ -175,8 +176,8 @@ class Judge:
     async def _verify_on_networks(self, work: Work, seen: ContainerFacts, *, is_apart: bool) -> tuple[Verdict, bool]:
         """Return the verdict of a fresh container, and whether it is apart from the agent's network. Raises TrialError.
 
-        If it is, and does not pass, servers of the agent's container may be missing: then another one reaches them.
-        They could tell the tests apart from control tests, so a pass gets a sign if the oracle's needs no servers.
+        If a container apart does not pass, it may lack servers of the agent's container: another one, on the network,
+        is tried. Servers could tell tests from control tests: a pass gets a sign if the oracle's passes without them.
         """
         apart: Verdict | VerifierFailed
         try:
@@ -203,9 +204,9 @@ class Judge:
     async def _without_additions(
         self, verdict: Verdict, seen: ContainerFacts, work: Work, *, is_apart: bool
     ) -> tuple[Verdict, Work]:
-        """Return a pass, and the work that it is about, without what may influence tests in unknown ways.
+        """Return a pass, and its work without files that may influence tests in unknown ways.
 
-        That is left out if the rest passes as well; otherwise the pass gets a sign that names it.
+        They are left out if the rest passes as well; otherwise the pass gets a sign that names them.
         """
         for kind, rest_of, why in (
             (SYSTEM_ADDED, without_system, "added to the system or removed from it"),
@@ -284,10 +285,10 @@ def _first_replaced(seen: ContainerFacts) -> dict[str, str]:
 
 
 def _is_inconclusive(error: TrialError, repairs: Sequence[str]) -> bool:
-    """Whether an error says nothing about the agent, even if the verifier works without its work.
+    """Whether an error says nothing about the agent although the verifier works without its work.
 
-    Tests take longer if they run the work. If no resource of the container was exhausted, the engine's machine may have
-    been unable to start a command.
+    Tests take longer if they run the work. If the container had resources left, the engine's machine may have failed to
+    start a command.
     """
     return error.type == "verifier_timeout" or (error.type == "sandbox_failed" and not repairs)
 

@@ -23,7 +23,7 @@ from tbench.verify.verifier import Verdict, VerifierFailed, logs_among, verify, 
 UNLIKE_ORACLE, NEEDS_SYSTEM, SYSTEM_REPLACED = "unlike-oracle:", "needs-system:", "system-replaced:"
 """Prefixes of signs that depend on the calibration."""
 ALSO_WITH_ORACLE = ", as with the oracle"
-"""End of a sign that was cleared because the oracle's passes have it, too."""
+"""End of a sign that was cleared because the oracle's passes also have it."""
 ORACLE_PASSES_FRESH = "; the oracle's work passes in a fresh one"
 """End of a sign about a pass that does not count because the oracle passes in a fresh container."""
 _NOT_FRESH = f"{UNCONFIRMED} no verdict in a fresh container"
@@ -104,7 +104,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
-    """Compare a pass with the oracle's: clear the signs that those have, too, and add signs for missing tests.
+    """Compare a pass with the oracle's passes: clear signs that they also have, and add signs for missing tests.
 
     Other verdicts, and those of tasks without a calibration, are returned unchanged.
     """
@@ -124,7 +124,7 @@ def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ve
 
 
 def as_disagreement(sign: str) -> str:
-    """Return the sign that no fresh container gave a verdict as one against the pass; others are unchanged."""
+    """Turn the sign that no fresh container gave a verdict into one against the pass. Returns others unchanged."""
     if not sign.startswith(_NOT_FRESH):
         return sign
     return f"{_DISAGREEMENT}{sign.removeprefix(UNCONFIRMED)}{ORACLE_PASSES_FRESH}"
@@ -137,9 +137,9 @@ def as_unconfirmed(sign: str) -> str:
 
 
 async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> Verdict:
-    """Return the verdict of a fresh container or, unless that decides, the merged verdicts of both containers.
+    """Return the verdict of a fresh container if it decides, else the merged verdicts of both containers.
 
-    The fresh container comes first, because no tests have been in the agent's container when its work is copied.
+    The fresh container comes first, so that the work is copied before tests are in the agent's container.
     """
     failure: TrialError | None = None
     try:
@@ -168,7 +168,7 @@ async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> V
 
 
 def _merge_verdicts(own: Verdict, fresh: Verdict) -> Verdict:
-    """Merge the verdicts of both containers, of which the fresh one's is no full pass; the higher reward may count."""
+    """Merge the verdicts of both containers; the fresh one's is no full pass. The higher reward may count."""
     fresh_files = {f"isolated/{name}": data for name, data in fresh.files.items() if name.startswith("verifier/")}
     signs = (*own.integrity.tamper, *fresh.integrity.tamper)
     merged = dataclasses.replace(own, files={**own.files, **fresh_files})
@@ -202,6 +202,6 @@ def weigh_verdicts(
 
 
 def _beyond_oracle(replaced: Mapping[str, str], oracle: Calibration | None) -> list[str]:
-    """Return the replaced system paths that no pass of the oracle has with the same content."""
+    """Return the replaced system paths whose content no pass of the oracle has."""
     usual = set() if oracle is None else oracle.replaced
     return [path for path in replaced if (path, replaced[path]) not in usual] if len(usual) < MAX_REPLACED else []

@@ -1,7 +1,7 @@
 """Checks a reward against other evidence: bash's trace of test.sh, and what pytest reported.
 
-A sign, `kind: observation`, only flags a verdict; honest work often causes those in results.WEAK_SIGNALS. The reward
-itself is changed only if another process is proven to have written it, or if a signal ended test.sh.
+A sign, `kind: observation`, only flags a verdict. Honest work often causes the kinds in results.WEAK_SIGNALS. The
+reward itself is changed only if another process is proven to have written it, or if a signal ended test.sh.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def is_only_reward_writer(test_script: bytes, others: Iterable[bytes]) -> bool:
 def starts_no_subshell(test_script: bytes, traced_writes: Sequence[str]) -> bool:
     """Whether test.sh cannot start a subshell, which has a trace of its own, after its last traced write.
 
-    Commands that bash itself runs there are traced. A return to an earlier line takes the end of a loop or a function
-    call, which is traced, too.
+    Commands that bash itself runs there are traced. A return to an earlier line is traced, too: it ends a loop or calls
+    a function.
     """
     found = (_TRACED_WRITE.fullmatch(line) for line in traced_writes)
     writes = [match for match in found if match and _words(match[2])[:1] in _WRITERS]
@@ -136,7 +136,7 @@ def check_reward(
     signs = list(_general_signs(facts))
     if reward is None:
         if facts.was_killed and not facts.out_of_memory:
-            # If the agent left no process, it was the tests, or the work that they run.
+            # If the agent left no process, the tests did it, or the work that they run.
             signs.append(_killed_sign(facts, is_weak=not facts.leftovers))
         return CheckedReward(None, tuple(dict.fromkeys(signs)))
     proven = list(_proven_rewards(facts, logs, reward, is_only_writer, metric))
@@ -165,7 +165,7 @@ def _general_signs(facts: Facts) -> Iterator[str]:
 def _proven_rewards(
     facts: Facts, logs: Logs, reward: float, is_only_writer: bool, metric: str | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the rewards that replace the one that was read if they are lower, each with a sign."""
+    """Yield proven rewards, each with a sign. A lower one replaces the reward that was read."""
     traced = traced_reward(facts.traced_writes, metric)
     if traced is not None and canonical(traced) != canonical(reward) and _is_final_write(facts, logs, is_only_writer):
         yield traced, f"contradiction: test.sh wrote {traced:g}, but the file says {reward:g}"
@@ -178,7 +178,7 @@ def _proven_rewards(
 def _is_final_write(facts: Facts, logs: Logs, is_only_writer: bool) -> bool:
     """Whether the tests cannot have written the file that counts after the last traced write.
 
-    Unless test.sh is the only writer, commands that it runs later may have done so, and a reward.json may be theirs.
+    Unless test.sh is the only writer, commands that it runs later may have written it, or a reward.json.
     """
     return is_only_writer or (facts.wrote_last and "reward.json" not in logs)
 
@@ -186,7 +186,7 @@ def _is_final_write(facts: Facts, logs: Logs, is_only_writer: bool) -> bool:
 def _doubts(
     facts: Facts, logs: Logs, reward: float, calls_pytest: bool, is_only_writer: bool, metric: str | None
 ) -> Iterator[str]:
-    """Yield the signs against a reward above 0 that leave it as it is."""
+    """Yield the signs that flag a reward above 0 without changing it."""
     if calls_pytest and not tests_ran(logs):
         yield "no-test-ran: the tests passed, but neither ctrf.json nor the output shows that one ran"
     if facts.was_killed and not facts.has_watcher:
@@ -237,9 +237,9 @@ def _summary(logs: Logs) -> str:
 
 # -- calls of pytest -----------------------------------------------------------------------------
 #
-# Commands in bash's trace show whether test.sh runs pytest, and so does its text, as a script may end before the call.
+# Bash's trace shows whether test.sh runs pytest. Its text counts, too, as a script may end before the call.
 # Any use of the word pytest that neither installs, queries nor prints it counts as a call. So an unknown way to run it
-# counts, too: then a 0 without tests is an error, which is seen, and not a score.
+# counts, too: then a 0 without tests is an error, not a score.
 
 _PYTEST = re.compile(
     r"(?<!\S)(?<!-w )(?<!--with )(?<!--from )(?<!--spec )(?<!unittest )"

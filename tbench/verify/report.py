@@ -1,4 +1,4 @@
-"""Parses the output of verifier.sh: facts about the run, on which the verdict and its signs rest, and files."""
+"""Parses the output of verifier.sh into files and facts about the run. Verdict and signs rest on the facts."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ class Facts:
     wrote_last: bool = False
     """Whether bash started no other program after the last of these commands."""
     others_wrote_trace: bool = False
-    """Whether another process (a subshell, or one posing as a subshell) wrote into bash's trace after that."""
+    """Whether another process (a subshell, or one posing as a subshell) wrote into bash's trace after these
+    commands."""
     called: tuple[str, ...] = ()
     """Commands traced by bash itself that name pytest, one per line of a script, up to 20."""
     programs: tuple[str, ...] = ()
-    """Programs that test.sh ran, that existed before it and are not on its initial search path; also the targets of
+    """Programs that test.sh ran, and that existed before it outside its initial search path; also the targets of
     their links, and the Python environments that they belong to."""
     runners: tuple[str, ...] = ()
     """Subset of `programs` that ran pytest or were read by bash itself."""
@@ -69,11 +70,11 @@ class Facts:
     was_halted: bool = False
     """Whether the reader of bash's trace was stopped for a while and then continued."""
     is_complete: bool = False
-    """Whether the report reached its end, so that the verifier's shell was not killed."""
+    """Whether the report reached its end: the verifier's shell was not killed."""
 
     @property
     def was_killed(self) -> bool:
-        """Whether test.sh was ended by a signal for another reason than its time limit."""
+        """Whether a signal ended test.sh for another reason than its time limit."""
         return self.exit_code in _SIGNALLED and not self.timed_out and not self.has_ended
 
 
@@ -84,7 +85,7 @@ NO_FACTS = Facts()
 class PartOutput:
     """Payload and report that one part of verifier.sh printed.
 
-    They are framed by a random mark that covers the whole output, so that any byte added by another process shows.
+    A random mark frames the whole output, so that any byte added by another process shows.
     """
 
     payload: bytes = b""

@@ -1,4 +1,4 @@
-"""Parses a verifier's logs into the tests that they show and the status of each.
+"""Finds the tests that a verifier's logs show, with their statuses.
 
 Tests are named by ctrf.json, by JUnit's XML, and by pytest's output with -v or -rA. If pytest's summary counts more
 tests of a status than its output names, the others get numbers. The output of other test runners is not parsed.
@@ -76,7 +76,7 @@ def test_files_shown(logs: Logs) -> list[str]:
 
 
 def claimed_passes(logs: Logs) -> set[str]:
-    """Return the identities of tests that any line of the output calls passed, even one that pytest did not print."""
+    """Return the identities of tests that any line of the output calls passed, even if pytest did not print it."""
     lines = (line.strip() for line in _COLOUR.sub("", _stdout(logs)).split("\n"))
     found = (_LINE.fullmatch(line) for line in lines if "PASSED" in line and len(line) <= _MAX_LINE_CHARS)
     passed = (match for match in found if match and (match["first"] or match["last"]) == "PASSED")

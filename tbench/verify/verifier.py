@@ -1,4 +1,4 @@
-"""Runs a task's verifier in a sandbox and returns its verdict, or raises the error that prevented one.
+"""Runs a task's verifier in a sandbox. Returns its verdict, or raises the error that prevented one.
 
 A missing reward, or a 0 although pytest should have run and no test did, is an error and never a score.
 """
@@ -54,12 +54,12 @@ class VerifierScript:
     reward_lines: Sequence[int] = ()
     """Numbers of the lines of test.sh that write a reward."""
     again: bool = False
-    """Whether a verifier ran in the container before, so that /tests and /logs/verifier are its files."""
+    """Whether a verifier ran in the container before: /tests and /logs/verifier are its files."""
     uses_apt: bool = False
     log_folders: Sequence[str] = _LOG_FOLDERS
     """Folders of /logs that are copied out of the container."""
     is_still: bool = False
-    """Whether processes that the agent left are stopped while the tests run as root."""
+    """Whether the agent's processes are stopped while tests run as root."""
     inspect_since: float | None = None
     """Start of the container in seconds of its machine's clock, if a pass is to be inspected."""
 
@@ -211,9 +211,9 @@ def _blaming_verifier() -> Iterator[None]:
 
 
 def unjudged(error: TrialError) -> VerifierFailed:
-    """Return the error of a verifier that fails on the agent's work but reaches a verdict without it.
+    """Return the error of a verifier that reaches a verdict only without the agent's work.
 
-    This proves no tampering, as the work may be too large for the verifier. A retry would not change it.
+    This proves no tampering: the work may be too large for the verifier. A retry would change nothing.
     """
     integrity = error.integrity if isinstance(error, VerifierFailed) else NOTHING_SEEN
     sign = f"fails-with-work: {error.type}, but without the agent's work the verifier runs"
@@ -237,7 +237,7 @@ async def verify(
     `again`: a verifier ran in the sandbox before; damage that prevents tests from running is repaired first.
     `image_tests`: the tests in the image; none are staged then. `log_folders`: folders of /logs to keep.
     After a pass, changes in the container since `inspect_since` (seconds of its machine's clock) are listed.
-    `is_still`: processes that the agent left stand still while tests run as root.
+    `is_still`: the agent's processes are stopped while tests run as root.
     """
     return await _VerifierRun(task, sandbox, image_tests, tuple(log_folders), inspect_since, is_still).verify(
         again=again
@@ -319,7 +319,7 @@ class _VerifierRun:
         files.pop(f"verifier/{TEST_SUMS}", None)
         if checked.reward > 0 and (sums := await self._test_sums(logs)):
             files[f"verifier/{TEST_SUMS}"] = sums
-        # If the reward is contradicted, the numbers beside it are not trusted either.
+        # If another fact contradicts the reward, the numbers beside it are not trusted either.
         metrics = read_metrics(logs) if checked.reward == reward else {}
         return Verdict(checked.reward, files, seen.model_copy(update=update), facts, metrics, inspection)
 

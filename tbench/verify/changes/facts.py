@@ -210,7 +210,7 @@ class Tests:
 
     @cached_property
     def asked_for(self) -> frozenset[str]:
-        """Words and absolute paths of the instruction, which may name what the agent has to make."""
+        """Words and absolute paths of the instruction: they may name what the agent has to make."""
         paths = (path.rstrip(".") for path in _ABSOLUTE.findall(self.instruction))
         return frozenset(_words([self.instruction])) | frozenset(paths)
 
@@ -325,14 +325,13 @@ class OracleSystem:
     control: str = ""
     """Kind of control tests that the oracle's work is known to fail; empty for none."""
     needs_servers: bool | None = None
-    """Whether the oracle's work passes in a fresh container only if that reaches servers of the agent's; None if
-    unknown."""
+    """Whether the oracle's work passes in a fresh container only if its servers are reachable; None if unknown."""
     passes_intact: bool = False
-    """Whether the oracle's work is known to pass sealed tests of which none is altered."""
+    """Whether the oracle's work is known to pass sealed tests with the right values."""
     needs_processes: bool | None = None
-    """Whether the oracle's work passes in its own container only if the processes that it left run; None if unknown."""
+    """Whether the oracle's work passes only while the processes that it left run; None if unknown."""
     of_control: Mapping[str, bool] = field(default_factory=dict)
-    """Whether the oracle's work passes each test of those, if that is the same every time."""
+    """Whether the oracle's work passes each control test, without tests whose result varied."""
 
 
 NO_ORACLE = OracleSystem()
@@ -358,7 +357,7 @@ class ContainerFacts:
     left_out: frozenset[str] = frozenset()
     """Paths of the work that are not copied."""
     has_servers: bool = False
-    """Whether anything can be asked on the container's network, or a program that was left may soon be."""
+    """Whether a server may run on the container's network, now or soon."""
 
     @cached_property
     def homes(self) -> frozenset[str]:

@@ -33,9 +33,9 @@ printf '\\0%s' "$PATH"
 """
 """Prints all paths, a further zero byte, and the search path."""
 _PER_CONTAINER = frozenset({"/etc/hosts", "/etc/hostname"})
-"""Files that the engine writes for each container, so that no image has them."""
+"""Files that the engine writes for each container: no image has them."""
 _PER_NETWORK = frozenset({"/etc/resolv.conf"})
-"""Files that the engine writes per network, and that may change from day to day."""
+"""Files that the engine writes for each network: they may change from day to day."""
 _IN_MEMORY = 32
 _MAX_IMAGES, _MAX_BYTES = 2000, 1 << 30
 """Limits of the cache on disk."""

@@ -78,8 +78,8 @@ _STOP = """{
 _CONTINUE = (
     "{ kill -CONT $($busybox ls /proc | $busybox grep -x '[0-9]*' | $busybox sort -rn); kill -CONT -1; } 2>/dev/null"
 )
-"""Stop all other processes, parents before their children, and continue them, children before their parents: a shell
-that sees its program stopped takes its prompt back, which would disturb an agent that goes on afterwards."""
+"""Stop all other processes, parents before their children, and continue them, children before their parents. A shell
+whose program stops shows its prompt again, and that would disturb an agent that continues afterwards."""
 _CONTINUE_SEC = 20.0
 _TEXT_BYTES = 1 << 18
 """Size of a test file above which it is not searched for calls and imports."""
@@ -122,7 +122,7 @@ async def inspect_container(
 ) -> Inspection:
     """Return the changes in a sandbox and the signs against a verdict from it. Raises TrialError.
 
-    `facts` of a verifier that has run there exclude changes made during its run: test.sh may install packages.
+    If a verifier has run there, `facts` exclude changes made during its run: test.sh may install packages.
     `printed` is the output of a walk made when the verifier ended, `given` the names that the walk was made with.
     """
     if not isinstance(sandbox, Compares):
@@ -208,7 +208,7 @@ def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
 
 
 def _may_be_work(seen: ContainerFacts, path: str) -> bool:
-    """Whether a changed path belongs to the work, so that links and very large files there are looked for."""
+    """Whether a changed path belongs to the work: links and very large files in it are looked for."""
     return seen.changes[path] != "removed" and not is_too_deep(path) and is_in_work_area(seen, path)
 
 
@@ -230,7 +230,7 @@ class _LookOutput:
     """Final target of each link; empty if it is broken."""
     memory_peak_bytes: int
     has_servers: bool
-    """Whether anything can be asked on the container's network, or a program that was left may soon be."""
+    """Whether a server may run on the container's network, now or soon."""
     logs: Mapping[str, bytes]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Changes to the system on which the tests run: which replace parts of the image, and which are allowed."""
+"""Decides which changes to the system replace parts of the image, and which are allowed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULE = re.compile(
 STARTUP = re.compile(r"(?:sitecustomize|usercustomize|apport_python_hook)(?:\.|$)")
 """Modules that Python imports at start; the last one is imported by Debian's sitecustomize."""
 NOT_ON_LINUX = names("org java msvcrt nt winreg _winapi _winreg _wmi _scproxy _overlapped vms_lib win32evtlog")
-"""Modules of other operating systems, which the standard library tries to import and Python on Linux never has."""
+"""Modules of other operating systems. The standard library tries to import them; Python on Linux never has them."""
 PYTEST = names("pytest _pytest pluggy iniconfig packaging exceptiongroup tomli py pygments attr attrs")
 """Modules of pytest and of its dependencies."""
 _DOWNLOADS = re.compile(
@@ -42,7 +42,7 @@ _DOWNLOADS = re.compile(
     r"|localhost)\b"
 )
 _LOCAL_NAMES = re.compile(r"[\w-]+|[\w.-]+\.(?:internal|local|localhost|test|example|invalid|lan)")
-"""Host names that exist on no public server: the instruction may ask for one that resolves to this machine."""
+"""Host names that no public server has: the instruction may ask for one that resolves to this machine."""
 _LOOPBACK = re.compile(r"^(?:127\.0\.0\.1\s+localhost|::1\s+localhost|(?:fe|ff)00::\d?\s+ip6-\w+|ff02::\d\s+ip6-\w+)\b")
 _LOOPBACK_NAME = re.compile(r"localhost[46]?(?:\.localdomain[46]?)?|ip6-\w+")
 

@@ -99,7 +99,7 @@ def _startup_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]
 
 
 def is_test_package(seen: ContainerFacts, path: str) -> bool:
-    """Whether a path is the `__init__.py` of a directory in or above which pytest looks for tests."""
+    """Whether a path is an `__init__.py` in a directory where pytest looks for tests, or above one."""
     return basename(path) == "__init__.py" and dirname(path) in seen.tests.pytest_directories
 
 

@@ -69,7 +69,8 @@ def without_system(seen: ContainerFacts, work: Work) -> Work:
 def without_tests(seen: ContainerFacts, work: Work) -> Work:
     """Return the work without new files that may be taken for the tests' own, and that the instruction does not name.
 
-    Those are test files that pytest would collect, and paths outside of the working directory that the tests name.
+    Files taken for the tests' own: test files that pytest would collect, and paths outside of the working directory
+    that the tests name.
     """
     roots = tuple(f"{root.rstrip('/')}/" for root in seen.tests.pytest_roots)
     inside = f"{seen.tests.workdir.rstrip('/')}/"

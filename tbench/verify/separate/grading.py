@@ -164,7 +164,7 @@ _LOG_FOLDERS = ("verifier",)
 
 @dataclass(frozen=True)
 class _Graded:
-    """Verdict and, for a pass, what the inspection found."""
+    """Verdict and, for a pass, the result of the inspection."""
 
     verdict: Verdict
     tampering: tuple[str, ...] = ()
