@@ -242,7 +242,7 @@ class Conversions:
         return f"{counted(self.count, 'Terminal-Bench 1 task')} converted to the current format in {self.root}"
 
     def _read_or_convert(self, path: Path) -> Task:
-        from tbench.tasks.terminal_bench_1.conversion import RULES  # here, because it imports YAML
+        from tbench.tasks.terminal_bench_1.conversion import RULES  # imported late, because it imports YAML
 
         target = self.root / f"{RULES}-{_digest(path)[:20]}"
         if not (target / RECORD).is_file():

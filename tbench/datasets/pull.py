@@ -162,7 +162,7 @@ def _look_up(repository: Repository, piece: GitSource, shown: str) -> tuple[str,
 
 
 def _uppermost(places: Collection[str]) -> list[str]:
-    """Return the folders of tasks without hidden ones, and without those in or beside whose parents are tasks."""
+    """Return the folders of tasks, without hidden ones and without folders inside a task."""
     shown = [PurePosixPath(place) for place in places if place and not re.search(r"(?:^|/)\.", place)]
     parents = {place.parent for place in shown}
     return sorted(str(place) for place in shown if parents.isdisjoint(place.parent.parents))

@@ -207,7 +207,7 @@ def _listed_dataset(row: dict[str, Any]) -> KnownDataset:
 
 @dataclass(frozen=True)
 class HubNames:
-    """Names of public datasets for which only Harbor's hub is known."""
+    """Names of public datasets that are only on Harbor's hub."""
 
     made: str
     """Date of the list, as YYYY-MM-DD."""
@@ -227,7 +227,7 @@ def hub_names() -> HubNames:
 
 
 def hub_datasets() -> tuple[KnownDataset, ...]:
-    """Return the datasets that tbench cannot fetch, with the command that can as description."""
+    """Return the datasets that tbench cannot fetch; the description is the command that fetches each."""
     return tuple(KnownDataset(name, None, "hub", description=f"harbor download {name}") for name in hub_names().names)
 
 

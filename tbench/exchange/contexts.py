@@ -32,7 +32,7 @@ class RunProtocol:
     same_prompts: bool
     """Whether the prompts are those of the run."""
     agents_own: Sequence[Mapping[str, Any]] = ()
-    """Functions that an agent with a loop of its own offered."""
+    """Functions that an agent with its own loop offered."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -159,7 +159,7 @@ def make_contexts(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
 
 
 def _conversations(trajectory: Trajectory) -> Contexts:
-    """Return the conversations of an agent with a loop of its own, which stores them all, by their first replies."""
+    """Return all conversations of an agent with its own loop, in the order of their first replies."""
     beside = {number for branch in trajectory.branches for number in branch.replies}
     main = tuple(step.index for step in trajectory.steps if step.index not in beside)
     found = [(main, trajectory.messages, True)]
@@ -194,7 +194,7 @@ def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
 def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
     """Reconstruct all contexts; None if the last one does not match the trajectory's messages.
 
-    A compaction of a conversation that goes on also shortened the earlier part, which is another trajectory's.
+    A compaction of a continued conversation also shortened its earlier part, which is in another trajectory.
     """
     if protocol.protocol is None or (trajectory.inherited and trajectory.compactions):
         return None
@@ -207,7 +207,7 @@ def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[Co
             found.append(tuple(turns))
         for done in due:
             turns = _compacted_turns(turns, opening, done)
-        # Only the trajectory's messages show how far the last step came.
+        # Only the trajectory's messages show whether the last step was completed.
         if step is not trajectory.steps[-1] or left:
             turns += _step_turns(step, protocol)
     if left:  # no reply after the last compaction
@@ -229,7 +229,7 @@ def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], d
 
 
 def _is_summarised(done: Compaction) -> bool:
-    """Whether a compaction put a summary in the history's place: one that would not shorten it is not used."""
+    """Whether a compaction replaced the history by a summary, which happens only if that shortens it."""
     return done.policy == "summarize" and done.messages_after < done.messages_before
 
 

@@ -135,7 +135,8 @@ def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
 
 
 def doubtful_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
-    """Return like `differing_settings`, but without what agents are if a packaged one is compared with another."""
+    """Return like `differing_settings`, but without settings of the agents if a packaged one is compared with
+    another."""
     agents = {agent_of(first), agent_of(second)}
     is_about_agents = len(agents) > 1 and any(_PACKAGED in agent for agent in agents if agent is not None)
     differing = differing_settings(first, second)

@@ -110,7 +110,7 @@ class StoredRun(Frozen):
 
     @property
     def lacking_limits_and_disks(self) -> tuple[str, ...]:
-        """Like `lacking_limits`, with limits of disks, which many engines lack and which hardly affect verdicts."""
+        """Like `lacking_limits`, with limits of disks. Many engines lack them, and they hardly affect verdicts."""
         return lacking_limits(self.document.engine, disk=True) if self.document is not None else ()
 
     @property
@@ -586,7 +586,7 @@ def _share_origin(origin: ImageOrigin) -> ImageOrigin:
 
 @cache
 def _is_frozen(kind: Hashable) -> bool:
-    """Whether a class is a model: `isinstance`, which is slow for models, is only asked once for each class."""
+    """Whether a class is a model. Cached for each class, because `isinstance` is slow for models."""
     return isinstance(kind, type) and issubclass(kind, Frozen)
 
 

@@ -122,7 +122,7 @@ def _incomplete_line(file: BinaryIO) -> bytes:
 
 @dataclass(frozen=True)
 class Layout:
-    """Files of a directory of records, and its name in messages."""
+    """Names of the files in a directory of records, and of the directory in messages."""
 
     noun: str
     manifest: str

@@ -147,7 +147,7 @@ class StepLog:
             if self._file is None:
                 self._file = in_directory(self._path.parent, self._open)
             if isinstance(step, Step):
-                # model_dump_json takes half as long again.
+                # model_dump_json would take 50 % longer.
                 self._file.append(step.__pydantic_serializer__.to_json(step).decode())
             else:
                 self._file.append_bytes(checkpoint_line(step))
@@ -171,7 +171,7 @@ class StepLog:
 def write_trial(
     directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
 ) -> None:
-    """Write the trial's files, result.json last, so that its presence implies all others. Raises OSError."""
+    """Write the trial's files, result.json last, so that all others exist if it does. Raises OSError."""
     write_files(directory, trajectory, files)
     data = (escape_invisible(result.model_dump_json(indent=2)) + "\n").encode()
     write_atomically(directory / TRIAL_RESULT_NAME, data, durable=True)

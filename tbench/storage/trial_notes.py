@@ -120,7 +120,7 @@ def _without_removed(lines: Iterable[TrialNote]) -> tuple[TrialNote, ...]:
 
 
 def _less(note: TrialNote, removal: TrialNote) -> TrialNote | None:
-    """Return a note without what a line removes; None if nothing is left."""
+    """Apply a line that removes text or tags to a note. Returns None if nothing is left."""
     tags = tuple(tag for tag in note.tags if tag not in removal.tags)
     if not removal.tags or (tags != note.tags and not tags and not note.text):
         return None

@@ -20,7 +20,7 @@ _BUILD_FROM_FOLDER = ImageBuild(".")
 
 @dataclass(frozen=True)
 class Environment:
-    """Recipe for one kind of sandbox: an image or a folder to build it from, limits, network and variables."""
+    """Recipe for one kind of sandbox: an image or the folder to build it from, limits, network and variables."""
 
     task: Task
     """The task, whose hash and consent apply."""
@@ -39,7 +39,8 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """Name in messages, image names and build logs: the task's name, with additions unless it is the agent's."""
+        """Name in messages, image names and build logs: the task's name, with a suffix unless the sandbox is the
+        agent's."""
         details: list[str] = [] if self.role == "agent" else [self.role]
         if self.role == "verifier" and self.task.step is not None:
             details.append(f"step {self.task.step.name}")
@@ -63,7 +64,8 @@ class Environment:
         return folder if self.build is None else folder / self.build.context
 
     def context_paths(self) -> list[Path]:
-        """Return the sorted paths of the build context: those in the task's hash, or all if it is elsewhere."""
+        """Return the sorted paths of the build context: those in the task's hash, or all if the context is
+        elsewhere."""
         if not self.path.is_relative_to(self.task.path):
             return sorted(self.path.rglob("*"))
         return self.task.context(self.path.relative_to(self.task.path).as_posix())

@@ -23,7 +23,7 @@ FOLDER_BYTES = 256 << 20
 FOLDER_ENTRIES = 20_000
 """Maximum number of files and directories in each of them."""
 LINKED_ENTRIES = 2_000
-"""Maximum number of entries that are links or are reached through links, which can multiply a few files."""
+"""Maximum number of entries that are links or reached through links: links can multiply a few files."""
 
 
 def read_bounded(path: Path) -> bytes:
@@ -93,7 +93,7 @@ class HarborIgnore:
         if parts[-1:] == (_HARBORIGNORE,):
             return True
         scope = _scope(parts)
-        # Everything in an excluded directory is excluded, whatever ignore files further inside say.
+        # Everything in an excluded directory is excluded: ignore files inside it have no effect.
         return scope is not None and any(
             self._decides(parts, scope, length, path) for length in range(scope + 1, len(parts) + 1)
         )

@@ -228,9 +228,9 @@ class StepSection(_Section):
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     min_reward: _Bound | dict[str, _Bound] | None = None
-    """Minimum reward, or minimum of each metric, that is needed to go on with the next step."""
+    """Minimum reward, or minimum of each metric, without which the next step does not run."""
     inherit_prior_session: bool = False
-    """Whether the instruction is the next message of the conversation of the step before."""
+    """Whether the instruction continues the conversation of the previous step."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 

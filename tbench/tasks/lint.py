@@ -168,7 +168,7 @@ def _is_text(node: ast.AST) -> TypeGuard[_TextConstant]:
 
 
 def _subexpressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield subexpressions that are not paths themselves: parts of longer paths and f-strings, docstrings."""
+    """Yield subexpressions that are no whole paths: parts of longer paths and f-strings, and docstrings."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         yield from (node.left, node.right)
         yield from ast.walk(node.left)
@@ -340,7 +340,7 @@ _VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
 
 
 def script_hints(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield reasons why there may be no verdict, or a different one at another time."""
+    """Yield reasons why a verdict may be missing, or differ at another time."""
     yield from _without_reward(texts)
     yield from _imports_of_agent_code(texts)
     if why := texts.task.solve_problem:

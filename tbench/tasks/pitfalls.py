@@ -173,7 +173,7 @@ def unpinned_tools(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def counted_cpus(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield tests that count CPUs, which are the machine's and not the task's."""
+    """Yield tests that count CPUs: they see the machine's, not the task's."""
     cpus = texts.task.file.environment.cpus
     for name, text in texts.tests.items():
         code = "\n".join(_commands(text)) if name.endswith((".sh", ".py")) else ""
@@ -229,7 +229,7 @@ def _writes_one(line: str) -> bool:
 
 
 def _passes_why(test: ast.FunctionDef) -> str:
-    """Return why a test function passes even if the agent did nothing; empty if no reason is seen."""
+    """Return why a test function passes even if the agent did nothing; empty if there seems to be no reason."""
     body = [node for node in test.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     nodes = [node for statement in body for node in ast.walk(statement)]
     checks = [node for node in nodes if isinstance(node, ast.Assert | ast.Raise)]
@@ -257,7 +257,7 @@ def _is_guard(node: ast.stmt) -> bool:
     )
 
 
-# Instruction, and what a separate verifier gets
+# Instruction, and artifacts for a separate verifier
 
 _DURATION = re.compile(
     r"(?:time limit|timeout|time out|you have|within|at most|complete (?:this|the) task in)\D{0,24}?"
@@ -303,7 +303,7 @@ def _line_around(text: str, place: int) -> str:
 
 
 def not_handed_over(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield paths that a separate verifier reads and that no artifact hands over."""
+    """Yield paths that a separate verifier reads, but that are in no artifact."""
     task = texts.task
     if not task.file.verifier.is_separate:
         return
