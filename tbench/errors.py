@@ -38,7 +38,7 @@ class EngineUnavailable(UsageError):
     """No container engine answers. The message contains the reason and the remedy."""
 
     def __init__(self, message: str = "", looked_at: Sequence[str] = ()) -> None:
-        """`looked_at` has a line for each place where an engine was looked for."""
+        """`looked_at` has a line for each place where tbench has searched for an engine."""
         super().__init__(message)
         self.looked_at = tuple(looked_at)
 

@@ -15,9 +15,9 @@ from tbench.reward import is_solved
 
 RESULT_SCHEMA_VERSION = 2
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""Stands for a missing time in imported results."""
+"""Placeholder for a missing time in imported results."""
 UNKNOWN_AGENT = "unknown"
-"""Stands for a missing agent in imported results."""
+"""Placeholder for a missing agent in imported results."""
 LARGEST_REWARD = 1e9
 """Largest absolute value of a reward, so that sums and squares of rewards stay finite."""
 
@@ -142,7 +142,7 @@ ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
 CONTROL = "control"
 """Mode of the control tests' reward in `Integrity.rewards`; for the oracle with their kind, `control-KIND`."""
 INTACT = "intact"
-"""Mode of the reward of tests that hide what they expect, but alter nothing, in `Integrity.rewards`."""
+"""Mode of the reward of tests with hidden but unchanged values, in `Integrity.rewards`."""
 NO_CONTROL_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 """Prefix of the sign of a pass whose control tests gave no verdict."""
 DISARMED = "tests-disarmed"
@@ -156,7 +156,7 @@ def is_control(mode: str) -> bool:
 
 
 def control_lines(integrity: Integrity) -> Iterator[str]:
-    """Yield which control tests ran with the agent's work, and what became of them, in a line for each task step."""
+    """Yield a line for each task step with the control tests that ran with the agent's work, and their results."""
     recorded = {mode: reward for mode, reward in integrity.rewards.items() if is_control(mode)}
     for mode, reward in recorded.items():
         step, _, name = mode.rpartition("/")
@@ -209,10 +209,10 @@ class TaskStepResult(Frozen):
 
 
 class WentOn(Frozen):
-    """A cut in a trial after which another process went on with it."""
+    """An interruption of a trial, after which another process continued it."""
 
     at_step: int
-    """Step at which the agent went on; 0 if it had ended."""
+    """Step at which the agent continued; 0 if it had ended."""
     how: Literal["attached", "replayed", "verifier"]
     """Attached to its container; replayed in a new one; or only the verifier ran again."""
     differs: str = ""
@@ -222,7 +222,7 @@ class WentOn(Frozen):
 
     @property
     def words(self) -> str:
-        """Describe how the trial went on."""
+        """Describe how the trial continued."""
         if self.how == "verifier":
             return "the verifier ran again"
         differs = f", which differs at {self.differs}" if self.differs else ""
@@ -234,7 +234,7 @@ class WentOn(Frozen):
 
 
 def went_on_counts(trials: Iterable[tuple[WentOn, ...]]) -> dict[str, int]:
-    """Return the number of trials that went on after a cut: `trials`, and those in which it was by each `how`."""
+    """Return the number of continued trials (`trials`), and the number by each `how`."""
     found = [[each.how for each in cuts] for cuts in trials if cuts]
     ways = ("attached", "replayed", "verifier")
     return {"trials": len(found), **{how: sum(how in cuts for cuts in found) for how in ways}} if found else {}
@@ -275,14 +275,15 @@ class TrialResult(Frozen):
     """Id of the image of the separate verifier's container, if any."""
     verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
-    """Whether the kernel killed a process of a container for lack of memory; False also if the engine does not tell."""
+    """Whether the kernel killed a process of a container for lack of memory; also False if the engine does not report
+    it."""
     memory_peak_mb: float | None = None
     """Peak memory of the trial's container until the verifier's end, including file caches; None if unknown."""
     host: HostSample | None = None
     machine: str | None = None
     """Name of the sandbox's machine, if the run has several."""
     went_on: tuple[WentOn, ...] = ()
-    """Cuts after which the trial went on."""
+    """Interruptions after which the trial continued."""
     task_steps: tuple[TaskStepResult, ...] = ()
     """Results of all task steps; empty for a task without steps, and if the trial reached none."""
     reward_all_steps: float | None = None

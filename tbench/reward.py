@@ -85,7 +85,7 @@ def exact_mean(rewards: Sequence[float]) -> Fraction:
 
 
 _FEW = 8
-"""Number of rewards up to which their mean is remembered: the same few rewards come again for most tasks and runs."""
+"""Number of rewards up to which means are cached: most tasks and runs have the same few rewards."""
 
 
 @lru_cache(maxsize=1 << 12)

@@ -207,7 +207,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
 
 
 def _goes_on(trajectory: Trajectory) -> tuple[str, ...]:
-    return ("goes on with the conversation of the step before",) if trajectory.inherited else ()
+    return ("continues the conversation of the previous step",) if trajectory.inherited else ()
 
 
 def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:

@@ -179,7 +179,7 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
         },
     )
     if ended.exit_code != 0:
-        raise TrialError("sandbox_failed", "tests and logs of the step before could not be removed")
+        raise TrialError("sandbox_failed", "tests and logs of the previous step could not be removed")
     if step.workdir:
         owner = await _owner_ids(step, sandbox)
         await sandbox.put(

@@ -109,7 +109,7 @@ class Metric(Frozen):
 
     name: str
     mean: float
-    """Mean over trials; a trial without the number counts as 0, as does one without a verdict."""
+    """Mean over trials; a trial without the number or without a verdict counts as 0."""
     std: float | None
     """Std of the per-seed means; None for one seed."""
     tasks: int
@@ -232,7 +232,7 @@ class Flag(Frozen):
 
 
 class ShardCounts(Frozen):
-    """A shard of a run; `Counts` then covers only its trials. It has no score, as its tasks differ from the run's."""
+    """A shard of a run: `Counts` covers only its trials. It has no score, as its tasks differ from the run's."""
 
     name: str
     """`I/N`, counted from 0."""
@@ -253,7 +253,7 @@ class Summary(Frozen):
     overrides: tuple[str, ...] = ()
     """Settings with which the run overrode its tasks, a few words each."""
     lacking_limits: tuple[str, ...] = ()
-    """Limits of the tasks that were not in force or could not be verified, a few words for each machine."""
+    """Limits of the tasks that were not in force or not verified, a few words for each machine."""
     counts: Counts
     score: Score | None
     """The score; None if no trial was scored, and for a shard."""
@@ -353,7 +353,7 @@ class Summary(Frozen):
     def failures(self) -> list[tuple[str, int]]:
         """Task and seed of each trial that has not passed, worst first.
 
-        That is the lowest reward first, and of equal rewards the task with the lowest mean. Trials without a verdict
+        The lowest reward comes first and, at equal rewards, the task with the lowest mean. Trials without a verdict
         come last.
         """
         failed = {

@@ -59,7 +59,7 @@ _STYLES = {
 
 LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - no result"
 LATER_ATTEMPT_MARK = "'"
-"""Suffix of a result that is not of the trial's first attempt."""
+"""Suffix of a result of a later attempt than the first."""
 _PER_SEED_SHOWN = 20
 _ENDS = {
     "step_limit": "out of steps",

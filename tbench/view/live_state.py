@@ -1,6 +1,6 @@
 """State shown by all live pages: entries numbered by their last change, so that a reader can ask for later changes.
 
-Nothing is queued per reader: a slow browser costs no memory, and gets only the last of several quick changes.
+Readers have no queues: a slow browser costs no memory, and gets only the last of several quick changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class StateUpdate:
     change: int
     """Number of the last change that this update includes."""
     data: bytes
-    """JSON object: `set` with values by key, `gone` with keys, and `anew` if everything known before is void."""
+    """JSON object: `set` with values by key, `gone` with keys, and `anew` if the reader must drop everything it
+    knows."""
     is_all: bool
     """Whether no further changes are waiting."""
 

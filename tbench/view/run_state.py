@@ -47,7 +47,7 @@ class JournalTail:
 
     def __init__(self, file: Path) -> None:
         self.unread = 0
-        """Number of lines that are not an events of this version."""
+        """Number of lines that are not events of this version."""
         self._file = file
         self._end = 0
         self._size = 0

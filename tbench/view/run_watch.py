@@ -76,7 +76,7 @@ SEARCH_SEC = 3.0
 _SEARCH_SHARE = 50
 """Scanning for runs takes at most 1 / _SEARCH_SHARE of the time."""
 _SWEEP_POLLS = 16
-"""Number of polls in which the size of each recording is checked once, even without journal events of its trial."""
+"""Number of polls within which the size of each recording is checked once, even without events of its trial."""
 _MAX_DRAWN = 64
 """Maximum number of screens that one poll redraws."""
 _LINGER_SEC = 8.0
