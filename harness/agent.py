@@ -18,7 +18,7 @@ from harness.checkpoint import (
     Conversation,
     Counts,
     Followed,
-    FollowedAgain,
+    ReplayedSteps,
     Replied,
     Saved,
     Worked,
@@ -102,7 +102,7 @@ class Agent:
         earlier: Agent | None = None,
         on_checkpoint: Callable[[Saved], None] = lambda _: None,
         before: Conversation | None = None,
-        again: FollowedAgain | None = None,
+        again: ReplayedSteps | None = None,
     ) -> None:
         """`before` is an interrupted conversation to continue, `again` are recorded steps to replay. `on_checkpoint`
         receives the changes of the conversation's state.
@@ -134,7 +134,7 @@ class Agent:
         self._clock: Clock | None = None
         self._on_checkpoint = on_checkpoint
         self._checkpoints = Checkpoints(before)
-        self._before, self._again = before, again or FollowedAgain()
+        self._before, self._again = before, again or ReplayedSteps()
         if before is not None:
             self._restore(before)
 

@@ -45,7 +45,7 @@ class Counts(NamedTuple):
     claimed: bool = False
     """Whether the last reply claimed completion."""
     spent_sec: float = 0.0
-    """Working time, to which the agent's limit applies."""
+    """Working time: the agent's limit applies to it."""
     waited_sec: float = 0.0
     replies: int = 0
     inherited: int = 0
@@ -195,7 +195,7 @@ _STEPS_MISSING = "steps are missing in its steps.jsonl"
 
 
 @dataclass(frozen=True)
-class FollowedAgain:
+class ReplayedSteps:
     """The steps of a conversation that are replayed in a new terminal; this costs the agent no time."""
 
     steps: int = 0
@@ -279,14 +279,14 @@ class Conversation:
         return self.last.steps + 1
 
     @property
-    def again(self) -> FollowedAgain:
+    def again(self) -> ReplayedSteps:
         """The steps as they are replayed in a new terminal."""
         dropped = {step.index: step.format_error == CONTEXT_FULL for step in self.steps}
         if self.last.pending is not None:
             dropped[self.step] = self.last.overflows
         has_room = len(self.steps) - (self.last.overflows and self.last.pending is None)
         counts = self.last.counts
-        return FollowedAgain(
+        return ReplayedSteps(
             len(self.steps), counts.spent_sec, counts.waited_sec, dropped, has_room, tuple(self.compactions)
         )
 

@@ -22,7 +22,7 @@ class Clock:
     def __init__(
         self, limit_sec: float | None, *, spent_sec: float = 0.0, waited_sec: float = 0.0, replies: int = 0
     ) -> None:
-        """`spent_sec`, `waited_sec` and `replies` are those of an agent with which another process has begun."""
+        """If another process began with the agent, `spent_sec`, `waited_sec` and `replies` are its numbers."""
         self._timeout = asyncio.timeout(None if limit_sec is None else limit_sec - spent_sec)
         self._began, self._spent_before = loop_time() - waited_sec, spent_sec
         self._ends_at = self._timeout.when()
@@ -109,7 +109,7 @@ class Clock:
         return reply
 
     def _exclude_overtime(self, patience_sec: float) -> None:
-        """Count the time beyond the agent's own limit, without the patience, as waiting: the agent did no work then."""
+        """Count the time since the end of the agent's own limit as waiting: the agent did no work then."""
         if self._ends_at is not None and not self._stops:
             self.waited_sec += max(0.0, loop_time() - (self._ends_at - patience_sec))
 

@@ -319,7 +319,7 @@ class CustomRun:
         return await _hang()
 
     def _note_unseen(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """Complete the step that a query of an agent that acts unseen continues, with the messages after the reply."""
+        """If the agent acts unseen, complete the step that its query continues with the messages after the reply."""
         if not self._acts_unseen or (number := self._conversations.find(messages, tools)) is None:
             return
         if number <= self._steps_done:

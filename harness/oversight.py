@@ -150,7 +150,7 @@ class Approval:
         return f"{'ask,' if self.asks else ''}allowlist:{digest[:16]}"
 
     def refusal_text(self, actions: Iterable[str]) -> str:
-        """Return the model's message about a reply that was not executed for lack of approval."""
+        """Return the message to the model about a reply that was not executed because it was not approved."""
         refused = "\n".join(f"  {each}" for each in actions)
         if not self.rules:
             return f"Nothing of this was done, as nobody has approved it:\n{refused}"

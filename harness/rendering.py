@@ -35,7 +35,7 @@ class _TurnFormat(NamedTuple):
     strips: bool = False
     """Whether contents lose the white space around them."""
     folds_system: bool = False
-    """Whether the system message is prepended to the first user message, for lack of a system turn."""
+    """Whether the system message is prepended to the first user message, because the format has no system turn."""
 
 
 class ReasoningFormat(NamedTuple):

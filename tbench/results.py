@@ -68,7 +68,7 @@ class Timings(Frozen):
     command_sec: float = 0.0
     verifier_sec: float = 0.0
     tests_sec: float = 0.0
-    """Part of `verifier_sec`: the verifier's first run, to which the task's limit applies."""
+    """Part of `verifier_sec`: the verifier's first run. The task's limit applies to it."""
     teardown_sec: float = 0.0
     wall_sec: float = 0.0
 
@@ -150,7 +150,7 @@ DISARMED = "tests-disarmed"
 
 
 def is_control(mode: str) -> bool:
-    """Whether a key of `Integrity.rewards`, after the name of a task step if any, is that of control tests."""
+    """Whether a key of `Integrity.rewards` is of control tests; `mode` is the key without a task step's name."""
     name = mode.rpartition("/")[2]
     return name in (CONTROL, INTACT) or name.startswith(f"{CONTROL}-")
 
@@ -275,8 +275,8 @@ class TrialResult(Frozen):
     """Id of the image of the separate verifier's container, if any."""
     verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
-    """Whether the kernel killed a process of a container for lack of memory; also False if the engine does not report
-    it."""
+    """Whether the kernel killed a process of a container because memory ran out; also False if the engine does not
+    say."""
     memory_peak_mb: float | None = None
     """Peak memory of the trial's container until the verifier's end, including file caches; None if unknown."""
     host: HostSample | None = None

@@ -141,7 +141,7 @@ def _unpacker_for(encoding: str) -> Any:
 
 
 class _Unpacker:
-    """Decompresses gzip and deflate, the latter also without its header."""
+    """Decompresses gzip, and deflate with or without its header."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)

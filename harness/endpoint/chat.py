@@ -104,7 +104,7 @@ _LEARNED = "; its context length will be learned from its refusals"
 _ELSEWHERE_SEC = 2.0
 """Time limit of the question whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
-"""Seconds from which such a status means a slow reply; earlier, it means an unreachable server."""
+"""After so many seconds, such a status means a slow reply; earlier, an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
 """Sign of a reply that took more than four fifths of its time limit."""
 _MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"

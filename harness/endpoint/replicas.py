@@ -18,7 +18,7 @@ from harness.trajectory import Message, Reply
 __all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 
 MAX_STRIKES = 3
-"""Number of failures in a row, of requests that another server answered, after which a server gets no more."""
+"""A server gets no more requests after so many failures in a row, if another server answered each of them."""
 MAX_MOVES = 5
 """Maximum number of servers that may go away during one request; more may mean that the request crashes them."""
 MOVE_ON_SEC = 60.0
@@ -328,7 +328,7 @@ class Replicas:
 
 
 class Outages:
-    """Outages of several servers, which are only away together if each of them is."""
+    """The outage of several servers: it lasts while all of them are away."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas

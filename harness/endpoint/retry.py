@@ -73,7 +73,7 @@ class TransientError(Exception):
         self.lost = lost
         """Whether the server restarted, lost the request, and is back."""
         self.costly = costly or over_time
-        """Whether the server has done its work in vain, and would most likely do so again."""
+        """Whether the server worked in vain, and probably would again."""
         self.over_time = over_time
         """Whether the reply took longer than the time limit, here or at a gateway."""
         self.status = status

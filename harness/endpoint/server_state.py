@@ -43,7 +43,7 @@ class TooManyTokensError(ContextLimitReached):
 
 @dataclass
 class ServerLimits:
-    """Known limits of one server, shared by all its clients, so that only the first trial has to learn them."""
+    """Known limits of one server, shared by all its clients, so that only the first trial discovers them."""
 
     say: Callable[[str], None]
     listed_tokens: int | None = None
@@ -187,7 +187,7 @@ class MaxTokensReduction:
 LEAST_SEC = 600.0
 """Time for the server's queue and the prompt, however short the reply."""
 LONGEST_SEC = 4 * 3600.0
-"""Longest time limit: a hanging server still answers its other paths, so that only this limit ends a request."""
+"""Longest time limit. A hanging server may still answer other paths: then nothing else ends the request."""
 _MARGIN = 3.0
 """Factor by which a reply may be slower than nearly all before it: a server slows down as more trials begin."""
 _UNKNOWN_PACE, _FASTEST_PACE = 15.0, 50.0

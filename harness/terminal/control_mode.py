@@ -144,8 +144,8 @@ _CONTROL_KEYS = {
     )
     for key in keys
 }
-"""Bytes for keys without a control character, for which tmux 3.3a types nothing: those of a VT100's keyboard, as in
-tmux 3.5 (input-keys.c, input_key_vt10x)."""
+"""Bytes for keys without a control character: tmux 3.3a types nothing for them. They are those of a VT100's keyboard,
+as in tmux 3.5 (input-keys.c, input_key_vt10x)."""
 
 
 def type_bytes(target: str, data: bytes) -> list[bytes]:
@@ -166,7 +166,7 @@ def chunk_ends(data: bytes) -> list[int]:
 
 
 def _type_chunk(target: str, chunk: bytes) -> bytes:
-    # As one argument if tmux takes it literally: it parses that in half the time.
+    # tmux parses one literal argument in half the time.
     if _LITERAL.fullmatch(chunk):
         return b'send-keys -t %b -l -- "%b"\n' % (target.encode(), _quoted(chunk))
     return f"send-keys -t {target} -H {chunk.hex(' ')}\n".encode()

@@ -278,7 +278,7 @@ class Delivery:
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
     async def _request(self, files: Sequence[bytes], asked: int, reached: Sequence[int] | None) -> None:
-        """Make the shell read the script: by its prompt's hook, else by typing a line that does so."""
+        """Make the shell read the script: by its prompt's hook, else by typing a line."""
         shell = self._pane.shell
         has_hook = asked == 0 and shell.pid is not None
         # If the hook cannot be changed (`readonly PROMPT_COMMAND`), sourcing does not work either.

@@ -35,7 +35,7 @@ class Capture:
         """Output of background processes between the previous command and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """Output since the shell reported its prompt, if it did so before the command reported its end; else None."""
+        """Output since the shell's prompt, if that came before the command's end; else None."""
         self._is_drawn = False
         """Whether the shell has drawn that prompt."""
         self._between = BackgroundOutput()

@@ -1,4 +1,4 @@
-"""Converts streamed terminal output to plain text, of which head and tail are kept.
+"""Converts streamed terminal output to plain text, and keeps its head and tail.
 
 Escape sequences are removed, overwritten text appears in its last state, and each line ends in one newline. Only the
 current line can change: moving up or clearing the screen has no effect. Pure, no I/O.
@@ -345,7 +345,7 @@ class _OutputReader:
 
 # As tmux reads them: CAN and SUB end every sequence, ESC begins another one (in a DCS, tmux would go on to ST). Control
 # characters within a sequence act at once and non-ASCII characters are ignored; in strings both are part of the string.
-# A body is matched as far as possible, so it is followed by its end, an ESC, or output that has not arrived yet.
+# Bodies are matched greedily: after one comes its end, an ESC, or output that has not arrived yet.
 _SEQUENCE = re.compile(
     rf"""
     \x1b\x1b*(?:                          # not \x1b+: a search for a fixed beginning is ten times as fast

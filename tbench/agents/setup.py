@@ -1,4 +1,4 @@
-"""Resolves a configuration's model, agent and limits, checked as far as possible before anything starts."""
+"""Resolves a configuration's model, agent and limits, and checks them before anything starts."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _agent_problem(found: Any) -> str:
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The checked agent settings of a run, from which an agent is made for each trial."""
+    """The checked agent settings of a run: each trial's agent is made from them."""
 
     agent: AgentConfig
     model: ModelConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from harness.checkpoint import Conversation, FollowedAgain, Saved
+from harness.checkpoint import Conversation, ReplayedSteps, Saved
 from harness.limits import Limits
 from harness.oversight import Oversight
 from harness.trajectory import Outcome, Step, Trajectory
@@ -60,7 +60,7 @@ class Workplace:
     """Called with the agent's terminal once it is open, and with None before it is closed."""
     before: Conversation | None = None
     """The conversation to continue, if another process has begun it; only for agents that support this."""
-    again: FollowedAgain | None = None
+    again: ReplayedSteps | None = None
     """Steps to replay, with the replies in `oversight`, if the sandbox of another process is gone."""
     on_checkpoint: Callable[[Saved], None] = lambda _: None
     """Called with the state of the conversation, whenever it has to be stored. Never raises."""

@@ -131,7 +131,7 @@ _END_SEC = 120.0
 class DebugSession:
     """A trial in which each reply waits until `step`, `run` or `drop` decides about it.
 
-    `steps`, `samples` and `screen` are as of the end of the last call.
+    `steps`, `samples` and `screen` show the state at the end of the last call.
     """
 
     def __init__(

@@ -72,8 +72,8 @@ async def fork(
 ) -> Fork:
     """Replay a stored trial up to a step in fresh containers, and let a model continue from there, several times.
 
-    `trial` is RUN/TASK/SEED; `config` is by default that of its run. The samples have the trial's seed and those after
-    it; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
+    `trial` is RUN/TASK/SEED; `config` is by default that of its run. The samples have the trial's seed and the next
+    ones; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
     """
     found = find_trial(str(trial))
     replay = _replay_steps(found, at_step)

@@ -303,7 +303,7 @@ def _count_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) ->
 
 
 def _describe_difference(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any], at: int) -> str:
-    """Describe the difference of a request from the nearest one, with which it has `at` messages in common."""
+    """Describe how a request differs from the nearest one; `at` messages are common to both."""
     if at == len(nearest.messages) < len(asked):
         return f"the recording ends with message {at} of this conversation"
     if at < len(nearest.messages):

@@ -90,7 +90,7 @@ _ALL = "all"
 
 
 class CommandWithRetryErrors(TbenchCommand):
-    """A command with `--retry-errors`, which takes the words after it as far as they are types of error."""
+    """A command with `--retry-errors`, which takes the words after it, up to the first that is no type of error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)

@@ -79,7 +79,7 @@ class Layers(Generic[Config]):
     def environment(self, variables: Mapping[str, str], only: Collection[str] | None = None) -> list[Value]:
         """Read settings from environment variables; `only` restricts them to these paths.
 
-        Raises UsageError for an empty variable, and for a name that is almost that of a setting.
+        Raises UsageError for an empty variable, and for a misspelled name of a setting.
         """
         named = {setting.variable: setting for setting in self._settings.values()}
         found = [

@@ -170,7 +170,7 @@ class StepSeen(Frozen):
 
 
 class DraftSeen(Frozen):
-    """A candidate reply, on which no action has been taken yet."""
+    """A candidate reply that nobody has chosen yet."""
 
     step: int
     reasoning: str | None = None

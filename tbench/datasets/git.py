@@ -246,7 +246,7 @@ def _run(
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="surrogateescape",
-                start_new_session=True,  # without a terminal, on which ssh would prompt
+                start_new_session=True,  # without a terminal: ssh would prompt on it
                 pass_fds=() if lock is None else (lock,),
                 umask=0o022,  # file modes go into containers, so they must not depend on this user
             )

@@ -185,7 +185,7 @@ def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult])
 
 
 class _Phases:
-    """Start and end times of a trial's consecutive phases, of which only durations are stored."""
+    """Start and end times of a trial's consecutive phases, computed from the stored durations."""
 
     def __init__(self, started_at: datetime) -> None:
         self._at = started_at
@@ -269,7 +269,7 @@ def _exception_types(result: TrialResult) -> list[str]:
 
 
 def _evaluations(run: StoredRun, trials: Iterable[TrialResult]) -> Record:
-    """Return statistics by agent, model and dataset, of which a run has one each."""
+    """Return statistics by agent, model and dataset: a run has one of each."""
     found: defaultdict[str, list[TrialResult]] = defaultdict(list)
     for result in trials:
         words = [result.agent, result.model, _source(run) or _WITHOUT_DATASET]

@@ -182,7 +182,7 @@ class _Weighted:
 
     @property
     def count(self) -> float:
-        """Number of values, as if all had the same weight."""
+        """Effective number of values, if weights differ."""
         return 1.0 / self.weight_squares
 
 

@@ -122,7 +122,7 @@ def replace_damaged(file: Path) -> None:
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Let only one process at a time execute such a block. Raises OSError."""
+    """Let only one process at a time execute this block. Raises OSError."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         with hold_lock(folder / INDEX_NAME, directory, _BUSY_SEC):

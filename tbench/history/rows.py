@@ -26,7 +26,7 @@ class RunRow:
     """Name of the dataset, or of the folder of the tasks."""
     dataset_version: str | None
     fingerprint: str
-    """Hash of the settings; runs with the same one are a series, in which only the model may differ."""
+    """Hash of the settings. Runs with the same hash are a series: only their models may differ."""
     plan: str
     """Hash of the planned tasks and their content."""
     begun_at: str | None

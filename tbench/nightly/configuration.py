@@ -124,7 +124,7 @@ class NotifySection(Frozen):
     """Notification"""
 
     webhook_env: str | None = None
-    """The environment variable with the URL of a webhook, to which each night is posted as JSON."""
+    """The environment variable with the URL of a webhook. Each night is posted to it as JSON."""
     only_news: bool = False
     """Post only nights whose exit code is not 0."""
     deadline_sec: float = Field(default=20.0, gt=0)

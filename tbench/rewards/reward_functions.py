@@ -1,7 +1,7 @@
 """The three rewards of the thinking-bash checkpoint, computed from a completion's text, and GRPO advantages.
 
 Every function takes a list of completions and returns one number for each. A completion is a string, or a list of chat
-messages, of which the last assistant message counts; anything else (None, a number) gets 0. Further keyword arguments
+messages: then the last assistant message counts. Anything else (None, a number) gets 0. Further keyword arguments
 (dataset columns, token ids, the trainer's state) are ignored.
 """
 

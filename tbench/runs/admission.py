@@ -120,7 +120,7 @@ class _Waiter:
 class Admission:
     """The budgets of machines, and the queue of trials that wait for them.
 
-    A demand above the budget of every machine is admitted alone: such a trial runs, but nothing beside it. The queue is
+    A trial that needs more than any machine's budget runs alone. The queue is
     in order, so that small tasks do not starve a large one. `max_load` (load average over one minute / CPUs) holds back
     trials, except while none runs: then the load has another cause, and the run must not stall.
     """

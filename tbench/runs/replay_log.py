@@ -77,7 +77,7 @@ class ReplayLog:
         """Messages of the last query."""
 
     def go_on(self, steps: Sequence[Step], pending: Step | None) -> None:
-        """Continue after steps of another process, of which only replies and observations are known."""
+        """Continue after steps of another process: only their replies and observations are known."""
         done = [replace(_followed(step), observation=step.observation) for step in steps]
         if part := [*done, *([] if pending is None else [_followed(pending).without_decision()])]:
             self._parts.append(part)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.checkpoint import Checkpoint, FollowedAgain, Saved
+from harness.checkpoint import Checkpoint, ReplayedSteps, Saved
 from harness.concurrency import all_of, wait_until_ended
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
@@ -122,7 +122,7 @@ class Trial:
         self._progress = TrialProgress(plan)
         self._cut, self._found = plan.cut, found
         self._noted = plan.cut.note if plan.cut is not None and self._is_attached else None
-        """The last note, with which another process can continue the trial."""
+        """The last note: another process can continue the trial from it."""
         self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
@@ -382,7 +382,7 @@ class Trial:
             on_terminal=self._on_terminal,
             on_visitors=self._on_visitors,
             before=part.before,
-            again=self._followed_again(),
+            again=self._replayed_steps(),
             on_checkpoint=partial(_on_checkpoint, part, copies),
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
@@ -430,7 +430,7 @@ class Trial:
             return self._copies
         return None
 
-    def _followed_again(self) -> FollowedAgain | None:
+    def _replayed_steps(self) -> ReplayedSteps | None:
         """Return the steps that are replayed because the sandbox of another process is gone, if any."""
         if self._cut is None or self._is_attached or self._cut.conversation is None or not self._is_cut_part:
             return None

@@ -80,7 +80,7 @@ class Sandbox(Protocol):
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel is known to have killed one of its processes for lack of memory."""
+        """Whether the kernel is known to have killed one of its processes because memory ran out."""
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
         """Start `argv` as `user` (default: the task's agent user) and return its standard streams."""

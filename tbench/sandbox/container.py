@@ -62,7 +62,7 @@ class BaseContainer(ABC, Generic[RecipeType]):
     @property
     @abstractmethod
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel is known to have killed one of its processes for lack of memory."""
+        """Whether the kernel is known to have killed one of its processes because memory ran out."""
 
     async def disk_exceeded(self) -> asyncio.Event:
         return await (self.disk.exceeded() if self.disk is not None else asyncio.Future())

@@ -153,8 +153,8 @@ class ContainerProxy:
     def variables_for(self, *, own: Mapping[str, str], direct: Iterable[str | None] = ()) -> dict[str, str]:
         """Return the variables for a container or build that has a network.
 
-        `own` are its own variables: if one of them sets a proxy, even to none, the result is empty. Hosts in `direct`
-        are reached without the proxy, as is this machine.
+        `own` are its own variables: if one of them sets a proxy, even to none, the result is empty. Hosts in `direct`,
+        and this machine, are reached without the proxy.
         """
         has = {name.upper(): value for name, value in own.items()}
         if not self.variables or any(name in has for name in _KEYS if name != _EXCEPTIONS):

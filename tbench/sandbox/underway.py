@@ -1,4 +1,4 @@
-"""Notes about running trials, in their run's directory, by which a sandbox is found again after an interruption.
+"""Notes about running trials, in their run's directory: they help to find a sandbox again after an interruption.
 
 A note is removed with its sandbox. After an interruption, it protects the sandbox from other runs' cleaning for a
 while.

@@ -146,7 +146,7 @@ def run_cost(finals: FinalResults, prices: Prices, *, solved: int, missing: int)
 
 
 def cost_ratio(first: Cost | None, second: Cost | None) -> float | None:
-    """Return the cost of the second run per solved trial / that of the first run, or the ratio of their GPU-seconds.
+    """Return the second run's cost per solved trial / the first run's, or the ratio of their GPU-seconds.
 
     None if it is unknown: no prices, different currencies, nothing solved, or unknown parts.
     """

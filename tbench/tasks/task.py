@@ -198,7 +198,7 @@ class Task:
         """Check that the services in which tests run exist."""
         services = self.services
         if services is not None and services.project is None:
-            return  # for lack of variables, without which it does not run
+            return  # because variables are missing: then it does not run
         known = {MAIN} if services is None or services.project is None else set(services.project.services)
         for name in sorted(self.file.test_services - known):
             where = f"environment/{COMPOSE_FILE} has {', '.join(sorted(known))}"
@@ -233,7 +233,7 @@ class Task:
         if self.dockerfile.is_file() or self.file.environment.docker_image:
             return True
         project = services.project if (services := self.services) is not None else None
-        # A project that is unknown for lack of a variable cannot run without it, either.
+        # A project that is unknown because a variable is missing cannot run, either.
         return services is not None and (project is None or bool(project.main.image or project.main.build))
 
     def _check_verifier_image(self) -> None:
@@ -331,7 +331,7 @@ class Task:
         return other
 
     def with_file(self, file: TaskFile) -> Task:
-        """Return this task with overridden settings; the hash stays that of the original task.toml."""
+        """Return this task with overridden settings; its hash does not change."""
         if file == self.file:
             return self
         other = self._copy("steps")

@@ -12,8 +12,8 @@ from harness.agent import Agent, Limits
 from harness.checkpoint import (
     CheckpointLine,
     Conversation,
-    FollowedAgain,
     OfStep,
+    ReplayedSteps,
     Replied,
     Saved,
     Worked,
@@ -184,7 +184,7 @@ LONG = [LS, LS, BAD, LS, LS, CUT, *[LS] * 12, CLAIM, CLAIM]
 
 
 @pytest.mark.parametrize("policy", ["drop-oldest-outputs", "summarize"])
-async def test_a_compacted_conversation_is_the_same_when_its_replies_are_followed_again(policy: OnOverflow) -> None:
+async def test_a_compacted_conversation_is_the_same_when_its_replies_are_replayed_steps(policy: OnOverflow) -> None:
     limits = Limits(on_overflow=policy)
     script = [Reply(content=text, cut=text == CUT) for text in LONG]
     saved: list[Saved] = []
@@ -220,7 +220,7 @@ def without_estimates(trajectory: Trajectory) -> Trajectory:
 
 async def test_steps_that_are_followed_again_cost_no_time() -> None:
     model = ScriptedModel([LS, CLAIM, CLAIM])
-    again = FollowedAgain(steps=2, spent_sec=5.0)
+    again = ReplayedSteps(steps=2, spent_sec=5.0)
     saved: list[Saved] = []
     steps: list[Step] = []
     terminal = FakeTerminal([SCREEN] * 9)

@@ -252,7 +252,7 @@ def merge(
 
 
 @click.command(cls=TbenchCommand)
-@argument("paths", "DIR...", "Replay directories, or directories of them or of result files.", required=True)
+@argument("paths", "DIR...", "Replay directories, or folders with such directories or result files.", required=True)
 @click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="Output format.")
 @click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
 def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:

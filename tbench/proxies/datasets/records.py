@@ -140,7 +140,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class RecordedConversation:
-    """A conversation from its beginning as far as it is known."""
+    """The known beginning of a conversation."""
 
     turns: tuple[Turn, ...]
     source: str = ""

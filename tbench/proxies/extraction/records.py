@@ -29,7 +29,7 @@ class TaskEntry(Frozen):
     name: str
     hash: str | None = None
     instruction: str = ""
-    """The request, with which the rewards compare the reply."""
+    """The request: rewards compare the reply with it."""
     invalid: str | None = None
     """Why the task could not be used; it counts as failed."""
 

@@ -75,7 +75,7 @@ class DebuggedTrial:
         self._verdicts = list(rewind_point.verdicts) if rewind_point is not None else []
         self._judging: asyncio.Task[object] | None = None
         self.changes: dict[int, Changes] = dict(rewind_point.changes) if rewind_point is not None else {}
-        """Changed files by step, as far as they are known."""
+        """Known changed files by step."""
         self._files: ChangedFiles | None = None
         self._is_looking = False
         """Whether the check of the latest step's changed files is still running."""

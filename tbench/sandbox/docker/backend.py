@@ -88,7 +88,7 @@ class DockerBackend:
         self._limits_disk = engine.info.may_limit_disk
         self._disk_watch = DiskWatch(self._free_mb, self._written_mb, lambda line: self._say(line))
         self._limits: dict[str, LimitState] = {}
-        """States of limits by name, as far as they are known."""
+        """Known states of limits, by name."""
         self._checking_tools = asyncio.Lock()
         self._times_filled = 0
         self._needs_recheck = False
@@ -150,7 +150,7 @@ class DockerBackend:
     def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
         """Record and report limits that are not enforced. Raises UsageError if the run requires them.
 
-        A limit that was once not enforced stays recorded as such, since trials have run without it.
+        A limit that was once not enforced stays recorded as not enforced, since trials have run without it.
         """
         before = describe_limits(self._limits)
         held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}

@@ -230,7 +230,7 @@ $B arp -i outside -Ds {own.partition("/")[0]} outside pub
 
 _SHARED = "container:"
 _MAX_SHARED = 8
-"""Limit for following shared networks: a copy has that of `main`, which may have that of a holder container."""
+"""Limit for following shared networks: a copy shares `main`'s, and `main` may share a holder container's."""
 
 
 async def backend_facts(engine: Engine, container_id: str) -> BackendFacts:

@@ -259,7 +259,7 @@ async def set_up(store: Store, say: Say) -> None:
 
 
 def _disk_use_mb(folder: Path) -> float:
-    """Return the megabytes of all files below a folder, as far as they can be read."""
+    """Return the megabytes of all readable files below a folder."""
     blocks = 0
     for directory, _, names in os.walk(folder):
         for name in names:
@@ -269,7 +269,7 @@ def _disk_use_mb(folder: Path) -> float:
 
 
 def machine_capacity() -> Capacity:
-    """Return the resources of this machine, as far as this process may use them."""
+    """Return the resources of this machine that this process may use."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20)
     return Capacity(len(os.sched_getaffinity(0)), memory, is_this_machine=True)
 

@@ -449,7 +449,7 @@ def _last_message(errors: Path) -> str:
 
 
 def _count_oom_kills(pid: int) -> int:
-    """Return how many processes the kernel has killed in the cgroup of a process for lack of memory; 0 if unknown."""
+    """Return how many processes in the cgroup of a process ran out of memory and were killed; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)

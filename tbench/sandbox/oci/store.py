@@ -87,9 +87,8 @@ class Store:
             raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
 
     def as_root(self, pid: int | None = None) -> list[str]:
-        """Return the words before a command that makes it root: in a new user namespace, or in that of process `pid`.
-
-        As root there are none.
+        """Return the words before a command that makes it root: in a new user namespace, or the one of process `pid`.
+        Empty if it is root already.
         """
         if not self.is_rootless:
             return []

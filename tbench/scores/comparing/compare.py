@@ -187,7 +187,7 @@ class Comparison(PairedDifference):
     scored_only: PairedDifference | None
     """The difference over the pairs with a verdict in both runs; None if all pairs have both, or none has."""
     variance: VarianceParts | None
-    """None for a single seed or task, from which the two parts cannot be separated."""
+    """None for a single seed or task: it does not separate the two parts."""
     newly_solved: tuple[TaskChange, ...]
     """Tasks that the second run solves at some seed and the first, though it has a verdict, at no seed."""
     newly_failed: tuple[TaskChange, ...]

@@ -45,7 +45,7 @@ def sign_flip_test(differences: Iterable[Fraction]) -> PValue:
     """Return the two-sided p of a sum of differences under all choices of their signs.
 
     It is exact if the differences are few, or multiples of a step that is not too small, which is nearly always so.
-    Otherwise p = (b + 1) / (m + 1) from m random choices, of which b are as far from 0 or farther (Phipson and Smyth
+    Otherwise p = (b + 1) / (m + 1) from m random choices; b of them are at least as far from 0 (Phipson and Smyth
     2010).
     """
     weights = _whole_numbers([each for each in differences if each])

@@ -102,7 +102,7 @@ class PowerPlan(Frozen):
 
     parts: VarianceParts
     is_pair: bool
-    """Whether the parts are of two runs; one run leaves `between` unknown, and it is 0 here."""
+    """Whether the plan is made from two runs; with one, `between` is unknown, and 0 here."""
     is_bound: bool = False
     """Whether `within` is an upper bound, as from a single seed."""
 

@@ -67,7 +67,7 @@ class Baseline:
 
     The variance of a trial of a task is taken between nights: sum_n S_n (m_n - m)^2 / (N - 1), with m_n the mean of
     night n over its S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of
-    that night's mean, even if the seeds of one night are not independent. A task that never flipped may still do so;
+    that night's mean, even if the seeds of one night are not independent. A task that never flipped may flip later;
     each task therefore gets its share of `_PRIOR_FLIPS` (the rule of three: Hanley and Lippman-Hand 1983).
 
     These variances do not include effects on all tasks of a night, such as a busy machine. If nights differ
@@ -203,7 +203,7 @@ class Cusum:
 
     `since` is the number of the first night after C was last 0. After a long alarm C would stay above h for weeks
     although the score has recovered. An alarm therefore also ends, and C is set to 0, when the same evidence, 2 k h of
-    log likelihood, favours the baseline's level over that of the nights since the change.
+    log likelihood, favours the baseline's level over the level of the nights since the change.
     """
 
     def __init__(self, k: float, h: float) -> None:

@@ -138,7 +138,7 @@ def _value(key: str, value: Any) -> str:
 
 
 def _substituted(value: Any, known: Mapping[str, str]) -> Any:
-    """Return a copy of a value with the harness's variables replaced, as far as they are known."""
+    """Return a copy of a value with the harness's known variables replaced."""
     if isinstance(value, str):
         return _VARIABLE.sub(lambda found: known.get(found[1], f"{HARNESS_VARIABLE}{found[1]}}}"), value)
     if isinstance(value, dict):

@@ -216,7 +216,7 @@ def _parts(name: str) -> Parts | None:
 
 
 def _stays_within(parts: Parts, target: str) -> bool:
-    """Whether a link at `parts` stays below the root. Links on its way do so already."""
+    """Whether a link at `parts` stays below the root. Links on its way are checked already."""
     depth = len(parts) - 1
     if target.startswith("/") or not target:
         return False

@@ -238,7 +238,7 @@ def _is_trial(path: Path) -> bool:
 
 
 def _is_part_of_trial(folder: Path) -> bool:
-    """Whether `folder` is part of a trial, not a trial or job that happens to have such a name."""
+    """Whether `folder` is part of a trial, not a trial or job of the same name."""
     return is_directory(folder) and not is_file(folder / CONFIG) and not is_file(folder / RESULT)
 
 

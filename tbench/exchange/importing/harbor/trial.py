@@ -349,7 +349,7 @@ def _logs(directory: Path) -> Logs:
 def _outcome(
     record: HarborTrial, verdict: HarborVerdict, trajectory: Trajectory | None, count: int, *, began: bool | None = None
 ) -> Outcome | None:
-    """Derive the agent's outcome as far as possible, because Harbor does not record it."""
+    """Derive the agent's outcome if possible: Harbor does not record it."""
     if verdict.outcome is not None:
         return verdict.outcome
     if not (record.agent_execution is not None if began is None else began):

@@ -76,7 +76,7 @@ class PromptConfig(Frozen):
     chat_template_kwargs: dict[str, Any] = Field(default={})
     """Arguments of the chat template as JSON, such as {"enable_thinking": false}."""
     allow_raw_fallback: bool = False
-    """Allow prompts without any template; such runs are not ranked."""
+    """Allow prompts without any template; the run is then not ranked."""
     allow_overflow: bool = False
     """Allow steps that do not fit the context; they remain unanswered."""
 

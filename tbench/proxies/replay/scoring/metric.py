@@ -287,7 +287,7 @@ class ScoredRun:
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """The `coverage` of a result: numbers of steps with and without a reply, and the score over the former only."""
+        """The `coverage` of a result: numbers of steps with and without a reply, and the score over steps with one."""
         answered = [step for step in self.steps if step.key not in self.unanswered]
         figures = aggregate(answered)
         return {

@@ -149,7 +149,7 @@ def _object(text: str, start: int) -> tuple[dict[str, Any], int] | None:
 
 
 def _object_at(content: str, start: int) -> Span | None:
-    """Return the span of the object that begins at `start`, in which thinking tags are text; None if there is none."""
+    """Return the span of the object at `start`; thinking tags within it are text. None if there is none."""
     front = _OBJECT_PREFIX.match(content, start)
     found = _object(content, front.end()) if front else None
     return (front.end(), found[1]) if front and found else None

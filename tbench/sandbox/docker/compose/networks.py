@@ -216,5 +216,5 @@ def _aliases(project: Project) -> Iterator[tuple[str, Mapping[str, tuple[str, ..
 
 
 def holder_recipe(recipe: Recipe, labels: Mapping[str, str]) -> Recipe:
-    """Turn the recipe of `main` into that of the container that holds the shared namespace."""
+    """Turn the recipe of `main` into the recipe of the container that holds the shared namespace."""
     return replace(recipe, more_labels=labels, starts=False, environment={}, gpus=0, storage_mb=None, agent_user=None)
