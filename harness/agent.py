@@ -621,7 +621,7 @@ class Agent:
             raise _AgentEnded(Outcome.SUBMITTED)
 
     async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
-        """Return an action's view and exit code. Adds warnings that turn out to be meaningless to `pointless`."""
+        """Return an action's view and exit code. Adds to `pointless` the warnings that turn out to be meaningless."""
         if isinstance(action, Command):
             view = await self._terminal.run(action.command, self._limits.command_sec)
             return view, view.exit_code if isinstance(view, CommandResult) else None

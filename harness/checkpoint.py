@@ -205,7 +205,7 @@ class ReplayedSteps:
     dropped: Mapping[int, bool] = field(default_factory=dict)
     """Whether the reply filled the context, by step, the pending one included."""
     has_room: int = 0
-    """Number of steps whose reply filled the context, and after which room was made."""
+    """Steps up to this number have already made room, if their reply filled the context."""
     compactions: Sequence[Compaction] = ()
     """The compactions of the history, which are repeated without asking."""
 
@@ -292,7 +292,7 @@ class Conversation:
 
     @property
     def clock(self) -> Counts | Worked:
-        """The working time so far, without a request whose reply was lost and which is repeated."""
+        """The working time so far, without a request that is repeated because its reply was lost."""
         return self.worked or self.last.counts
 
     @property

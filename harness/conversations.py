@@ -26,7 +26,7 @@ class _Known:
     replies: list[int] = field(default_factory=list)
 
     def is_extended_by(self, messages: Sequence[Message], has_tools: bool) -> bool:
-        """Whether a request continues after the answer. Requests with and without tools are different conversations."""
+        """Whether a request continues this one. Requests with and without tools are different conversations."""
         size = len(self.messages)
         if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
             return False

@@ -33,11 +33,11 @@ _THINKING_TOKENS_PER_BYTE = 0.5
 _NEW_TOKENS_PER_BYTE = 0.6
 """Maximum number of tokens per byte of new messages."""
 _SMALLEST_CONTEXT = 256
-"""Count from which an implausibly low count of prompt tokens means truncation; below, the server miscounts."""
+"""From this count on, an implausibly low count of prompt tokens means truncation; below it, a miscount."""
 _SEEN_GROWTH_BYTES = 64
 """Growth of the history from which a token count must have grown, too."""
 _STALLED_COUNTS = 6
-"""Number of consecutive counts without growth from which dropped thinking is no explanation any more."""
+"""After so many counts in a row without growth, dropped thinking no longer explains them."""
 _WORD = re.compile(r"[^\W\d_]+")
 """A run of letters, which usual tokenizers turn into at least one token."""
 _LEAST_TOKENS_PER_WORD = 0.6
@@ -68,7 +68,7 @@ def size_bytes(message: Message) -> int:
 class History:
     """The messages, append-only except for `replace`. `opening` holds the first ones, which no policy touches.
 
-    All other text than the model's passes the token gate once, which handles control tokens and secrets.
+    All text but the model's passes the token gate once. The gate handles control tokens and secrets.
     """
 
     def __init__(self, gate: TokenGate | None = None) -> None:
@@ -76,7 +76,7 @@ class History:
         self.messages: list[Message] = []
         self.opening: tuple[Message, ...] = ()
         self.instructions: tuple[int, ...] = ()
-        """Positions of messages with a later instruction, which no policy touches, either."""
+        """Positions of messages with later instructions: no policy touches them, either."""
         self._bytes = 0
         """Size of all messages, cached because measuring a long history at each step is slow."""
         self._counted_bytes = 0

@@ -17,7 +17,7 @@ from harness.trajectory import Message, ToolCall
 _THINKING = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"))  # Qwen and many others; Gemma 4
 _NO_REASONING = " "
 """Placeholder for servers that require reasoning in every reply; some refuse an empty text."""
-# Templates that open <think> in the prompt leave only the closing tag to the reply. Elsewhere in a line it is text.
+# If the template opens <think> in the prompt, the reply has only the closing tag. Elsewhere in a line it is text.
 _BARE_END = re.compile(r"</think>[ \t\r]*(?:\n|\Z)")
 # The order matters: an escaped backslash starts no other escape, and a pair does not count as lone surrogates.
 _JSON_ESCAPES = re.compile(

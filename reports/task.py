@@ -97,7 +97,7 @@ def task_record(site: Site, task: str) -> TaskRecord:
 
 
 def weight(series: RunSeries) -> tuple[bool, int, str]:
-    """Return a sort key: nightly series last, before them those with more runs, then the newer ones."""
+    """Return a sort key. Nightly series are greatest, then series with more runs, then newer ones."""
     return series.is_nightly, min(len(series.runs), RECENT), series.last.row.begun_at or ""
 
 

@@ -120,7 +120,7 @@ class ModelCard(BaseModel):
         if not isinstance(card, dict) or card.get("max_model_len") is not None:
             return card
         found, most = list(_lengths(card)), card.get("max_input_tokens")
-        # The loaded length may be less than the model's. Otherwise the largest: the server refuses what is too long.
+        # The loaded length, which may be less than the model's; else the largest, as the server refuses longer prompts.
         lengths = [length for name, length in found if "loaded" in name] or [length for _, length in found]
         # LiteLLM reports its server's context in both fields; if they differ, they are from its price list.
         if not lengths and type(most) is int and most > 0 and most == card.get("max_output_tokens"):

@@ -19,8 +19,8 @@ from harness.endpoint.retry import TransientError
 ENCODINGS = "gzip, deflate"
 """Accepted encodings: those that the standard library decompresses piece by piece."""
 MAX_BYTES = 32 << 20
-"""Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five
-alternatives each 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
+"""Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with five alternatives
+per token 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
 _MAX_ERROR_BYTES = 256 << 10
 """Maximum number of bytes read of a refusal's body."""
 _MAX_DECODED_BYTES = 180 << 20

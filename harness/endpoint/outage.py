@@ -181,7 +181,8 @@ class Outage:
             if left_sec <= 0:
                 self._give_up(time.monotonic() - since, failure)
                 return
-            # Pending requests may still be answered although the port is closed: the endpoint does not mean it is back.
+            # Pending requests may still be answered although the port is closed: an answer then does not end the
+            # outage.
             if await self._answered_within(min(pause_sec, left_sec)) and not closed:
                 break
             if time.monotonic() - since >= policy.move_on_sec:
@@ -234,7 +235,7 @@ class RequestOutages:
             await self._wait_out()
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because of an outage, whose end has then been waited for."""
+        """Whether an attempt failed because of an outage. Waits for its end."""
         if not (failure.lost or await self._outage.is_cause_of(failure)):
             return False
         if failure.lost and not self._waits and not self._outage.is_away:

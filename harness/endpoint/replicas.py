@@ -221,7 +221,7 @@ class Replicas:
         return _TrialModel(self, self.least_loaded(), temperature)
 
     async def complete(self, fields: Mapping[str, Any], *, seed: int | None = None) -> RawReply:
-        """Return one reply from the next server or another. Raises the last server's error."""
+        """Return one reply from the next server or, if it fails, from another. Raises the last server's error."""
         if len(self._replicas) == 1:
             return await self._replicas[0].chat.complete(fields, seed=seed)
         return (

@@ -34,7 +34,7 @@ class RetryPolicy(Frozen):
     """Longest time from the first attempt to the start of another. It never interrupts an attempt, so all of them can
     take `total_sec` plus one request timeout. 0 means a single attempt."""
     initial_sec: float = Field(default=1.0, ge=0)
-    """Bound of the first pause, which is random below it; doubles with every attempt."""
+    """Upper bound of the first pause, which is random. It doubles with every attempt."""
     max_sec: float = Field(default=60.0, gt=0)
     """Longest pause without a Retry-After."""
     reset_sec: float = Field(default=0.1, ge=0)
@@ -108,7 +108,7 @@ class OutageHandler(Protocol):
         """Wait while the endpoint is known to be down."""
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Return whether an outage made the attempt fail; if so, only after the outage has ended."""
+        """Return whether an outage made the attempt fail. Waits for the outage's end."""
         ...
 
 

@@ -247,8 +247,8 @@ _WANTED = re.compile(
 class ReasoningPolicy:
     """The form in which reasoning is sent back to one server, for all conversations with it.
 
-    It is sent in the field in which it came, and the chat template decides on its use, until the server refuses a
-    history with it, or one without it.
+    It is sent in the field in which it came, and the chat template decides on its use. This changes if the server
+    refuses a history with it, or without it.
     """
 
     def __init__(self, rendering: Rendering) -> None:
@@ -327,7 +327,7 @@ class ModelIdentity:
     """Identity of the model that replies, according to the first replies. Replies of other models are rejected.
 
     A fleet behind one address alternates between fingerprints: a new one among the first replies is accepted, if fewer
-    than MAX_IN_A_ROW replies pass before a known one returns. Later ones belong to another server.
+    than MAX_IN_A_ROW replies pass before a known one returns. Later new ones belong to another server.
     """
 
     say: Callable[[str], None]

@@ -36,8 +36,8 @@ __tbench_status=$? __tbench_x=$- __tbench_hook=${PROMPT_COMMAND+x$PROMPT_COMMAND
 PROMPT_COMMAND='\\builtin eval "$(<PATH)"'; __tbench_hooked=1
 esac; } 2>/dev/null; case ${BASH_SOURCE-} in PATH) ;; *)
 """
-"""Makes a script that bash sources wait for the prompt's hook: only there bash reads it like a script, and a `return`
-in the text does not end a sourced file."""
+"""Makes a sourced script wait for the prompt's hook. Only there does bash read it like a script, and a `return` in the
+text ends no sourced file."""
 _PRELUDE = (
     "{ __tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-} __tbench_do=${BASH_VERSION:+builtin}; "
     '"${__tbench_do:=command}" set +axve; } 2>/dev/null;'

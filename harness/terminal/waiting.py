@@ -185,7 +185,8 @@ class PromptWaiter:
         self._prompt = ""
         """The line of the last such prompt."""
         self._prompt_is_canonical: bool | None = None
-        """Whether the terminal was in canonical mode there: line editors turn it off at a prompt, not at a question."""
+        """Whether the terminal was in canonical mode at this prompt: line editors turn it off at a prompt, not at a
+        question."""
         self._entered = False
         self._before: Foreground | None = None
         self._pause_sec = _FIRST_CHECK_SEC

@@ -145,7 +145,7 @@ def _dataset(row: SeriesRow) -> str:
 def _matrices(rows: Sequence[SeriesRow]) -> Iterator[dict[str, Any]]:
     """Yield tables with the newest series of each pair: models by datasets, and agents by models on each dataset.
 
-    Where the list of series is enough there is none.
+    No table is made where the list of series is enough.
     """
     cells = _newest(rows, lambda row: (row.run.row.model or row.series.name, _dataset(row)))
     models, datasets = _names(cells)

@@ -171,7 +171,7 @@ class _Writing:
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
 
     def _write_trials(self, each: SiteRun, stored: StoredRun) -> None:
-        """Write the trials of a run, and remove the chunks of which it has fewer than before."""
+        """Write the trials of a run, and remove chunks that it no longer has."""
         written = set()
         for name, text in trial_files(each, stored):
             self._put(name, text)

@@ -122,7 +122,7 @@ def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | Non
     """Return the times of each step; None for all of them if nothing relates them to the recording.
 
     The times come from markers. Recordings of other programs have none: there, a step typed when its actions appear in
-    the recording, in their order, and the model was asked that many seconds before.
+    the recording, in their order. The model's seconds before that give the time of its request.
     """
     typed = first_action_times(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):

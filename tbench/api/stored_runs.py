@@ -238,11 +238,10 @@ def start_time(run: StoredRun) -> str:
 
 
 def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
-    """Return the runs at `paths`, oldest first, and one sentence about each that was left out.
-
-    A path is a run, or a directory of runs, whose unfinished and unreadable ones are left out. Runs of the same name
-    are called by their paths. If the start of any is unknown, they stay in the given order. Raises RunUnreadable and
-    StillRunning for a run that was given directly, and UsageError for a directory without runs.
+    """Return the runs at `paths`, oldest first, and one sentence about each run that was left out. A path is a run, or
+    a directory of runs: its unfinished and unreadable runs are left out. Runs of the same name are called by their
+    paths. If the start of any is unknown, they stay in the given order. Raises RunUnreadable and StillRunning for a run
+    that was given directly, and UsageError for a directory without runs.
     """
     nights: list[StoredNight] = []
     left_out: list[str] = []

@@ -69,7 +69,7 @@ COMMANDS = {
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step after which a trial was likely to fail; by forking it at several steps.",
+        "Find the step after which a trial was likely to fail; it is forked at several steps.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",
@@ -124,16 +124,14 @@ COMMANDS = {
     "flaky": LazyCommand(
         "tbench.cli.comparing.compare",
         "flaky",
-        "List the tasks solved only sometimes; with Wilson intervals, and runs of one configuration pooled.",
+        "List the tasks solved only sometimes; runs of one configuration are pooled.",
     ),
     "power": LazyCommand(
         "tbench.cli.comparing.compare",
         "power",
         "Estimate how many seeds reveal a difference: on these tasks, and on similar ones.",
     ),
-    "report": LazyCommand(
-        "tbench.cli.pages", "report", "Write a self-contained HTML report of a run; prints its path."
-    ),
+    "report": LazyCommand("tbench.cli.pages", "report", "Write a self-contained HTML report of a run; print its path."),
     "site": LazyCommand(
         "tbench.cli.pages",
         "site",
@@ -142,7 +140,7 @@ COMMANDS = {
     "view": LazyCommand(
         "tbench.cli.pages",
         "view",
-        "Serve pages about all runs: with live phases, counts and terminals of running ones.",
+        "Serve pages about all runs; running ones are shown live.",
     ),
     "import": LazyCommand("tbench.cli.import_", "import_", "Import results of Harbor, JSONL or CSV as runs."),
     "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, SFT data, Harbor jobs or SQLite."),
@@ -150,7 +148,7 @@ COMMANDS = {
     "gate": LazyCommand(
         "tbench.cli.nightly",
         "gate",
-        "Judge if the latest run is worse by more than chance: compared with those before it; an alarm exits with 5.",
+        "Judge if the latest run is worse by more than chance; an alarm exits with 5.",
     ),
     "extract": LazyCommand(
         "tbench.cli.proxies.extract",
@@ -160,7 +158,7 @@ COMMANDS = {
     "replay": LazyCommand(
         "tbench.cli.proxies.replay",
         "replay",
-        "Score a model's next commands: in recorded conversations, without executing any.",
+        "Score a model's next commands; none is executed.",
     ),
     "leaderboard": LazyCommand(
         "tbench.cli.proxies.replay",
@@ -191,7 +189,7 @@ COMMANDS = {
     "doctor": LazyCommand(
         "tbench.cli.machine",
         "doctor",
-        "Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails.",
+        "Check machine, engine, network and endpoint; exit with 2 if a check fails.",
     ),
     "config": LazyCommand("tbench.cli.config", "config", "Show a run's settings, or write them to a file."),
     "task": LazyCommand("tbench.cli.task", "task", "List, check, try, create and convert tasks."),

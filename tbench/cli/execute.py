@@ -71,8 +71,8 @@ def execute(
 ) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for mistakes of the user, before anything starts.
 
-    `tasks` are the tasks of the configuration, if they have been read. One of several runs of a command has the
-    command's `made_images`.
+    `tasks` are the tasks of the configuration, if they have been read. Several runs of one command share its
+    `made_images`.
     """
     tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)

@@ -155,7 +155,7 @@ _BAR = 30
 )
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
-    """Find the step after which a trial was likely to fail; by forking it at several steps."""
+    """Find the step after which a trial was likely to fail; it is forked at several steps."""
 
     from tbench.api.forking import blame as blame_trial
     from tbench.cli.interruption import run_interruptibly

@@ -32,10 +32,10 @@ def run_interruptibly(
 ) -> T:
     """Run `main` in a new event loop, and handle signals from its start to its end.
 
-    The first signal cancels `main`, ends the live view, which would overwrite messages, and prints `stopping`; unless
-    `main` still returns a result, the command exits with 130. The second signal runs `at_once` and exits immediately:
-    files must be complete at any moment. SIGTERM and SIGHUP call `stop` with their name
-    first: if it returns True, `main` ends by itself, and another signal exits immediately and does nothing else.
+    The first signal cancels `main`, ends the live view (it would overwrite messages) and prints `stopping`. The command
+    exits with 130, unless `main` still returns a result. The second signal runs `at_once` and exits immediately: files
+    must be complete at any moment. SIGTERM and SIGHUP call `stop` with their name first: if it returns True, `main`
+    ends by itself, and another signal exits immediately and does nothing else.
     """
     return asyncio.run(_interruptible(main, stopping, end_view, at_once, stop))
 

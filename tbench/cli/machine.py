@@ -85,7 +85,7 @@ def setup(engines: tuple[str, ...]) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor(base_url: str | None, model: str | None, agent: str | None, engine: str | None, as_json: bool) -> None:
-    """Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails."""
+    """Check machine, engine, network and endpoint; exit with 2 if a check fails."""
     import asyncio
     import os
     from pathlib import Path

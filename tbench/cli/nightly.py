@@ -189,7 +189,7 @@ def gate(
     min_shared: float,
     as_json: bool,
 ) -> None:
-    """Judge if the latest run is worse by more than chance: compared with those before it; an alarm exits with 5."""
+    """Judge if the latest run is worse by more than chance; an alarm exits with 5."""
     from dataclasses import replace
 
     from tbench.api.stored_runs import read_nights

@@ -26,7 +26,7 @@ from tbench.config.settings import RunConfig
 @argument("run", "RUN", "A run directory.")
 @click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
-    """Write a self-contained HTML report of a run; prints its path."""
+    """Write a self-contained HTML report of a run; print its path."""
     from reports.report import write_report
     from tbench.errors import UsageError
 
@@ -77,7 +77,7 @@ _END_SEC = 15.0
 @click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
 @click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
 def view(folder: Path, host: str, port: int) -> None:
-    """Serve pages about all runs: with live phases, counts and terminals of running ones. Read-only."""
+    """Serve pages about all runs; running ones are shown live. Read-only."""
     from tbench.errors import UsageError
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress

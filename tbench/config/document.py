@@ -38,7 +38,8 @@ class PlannedTask(Frozen):
 
 
 class Locked(Frozen):
-    """The agent and model that the configuration's names stood for when the run began. Others are another run."""
+    """The agent and model that the configuration's names stood for when the run began. With others, it is another
+    run."""
 
     agent: str
     """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""

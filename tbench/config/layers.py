@@ -175,7 +175,7 @@ class Layers(Generic[Config]):
     def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
         """Merge the values of all layers, lowest first, into `base`.
 
-        Raises UsageError for values that contradict each other, and for those of several models.
+        Raises UsageError for values that contradict each other, and for several models.
         """
         found = self.resolve_each(values, base)
         if len(found) > 1:

@@ -60,7 +60,7 @@ _SMALLEST_POOL = 24
 
 
 AUTO_FALLBACK, AUTO_MAX = 16, 512
-"""Concurrent trials with concurrency `auto`: without a server that reports its load, and the maximum."""
+"""Concurrent trials with concurrency `auto`: if no server reports its load, and at most."""
 
 
 class _Auto(int):
@@ -309,7 +309,7 @@ class SandboxConfig(Frozen):
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
     """Address of a container engine, or 'oci:' for none; repeatable. With 'oci:' tbench starts containers by itself.
     The default is DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with
-    the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
+    the most free CPUs and memory; if a machine is lost, its trials continue on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
     """Address of a Ray cluster, or auto, or local. `auto` is the cluster on this machine, `local` a new one on this
     machine only. Every node with the resource `engine` runs trials."""

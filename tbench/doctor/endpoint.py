@@ -310,7 +310,7 @@ _THINKING_FORMS: Mapping[str, Mapping[str, str]] = {
 def _earlier_thinking(ask: Ask) -> Feature:
     """Test whether the chat template keeps earlier thinking, by the length of prompts with and without it.
 
-    Both after a user message, as in text protocols, and between tool calls.
+    Tests both after a user message, as in text protocols, and between tool calls.
     """
     name = "earlier thinking"
     function = {"name": "bash", "arguments": '{"command": "ls"}'}

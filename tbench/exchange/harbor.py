@@ -297,7 +297,8 @@ def _statistics(trials: Sequence[TrialResult]) -> Record:
 
 
 def _means(valid: Sequence[Mapping[str, float]]) -> Record:
-    """Return Harbor's means over valid rewards: `mean`, or if there are several by name, one for each, 0 if missing."""
+    """Return Harbor's means over valid rewards: `mean`, or one for each name of several; a missing reward counts as
+    0."""
     names = dict.fromkeys(name for rewards in valid for name in rewards)
     means = {name: sum(rewards.get(name, 0.0) for rewards in valid) / len(valid) for name in names}
     return means if len(means) > 1 else {"mean": next(iter(means.values()))}

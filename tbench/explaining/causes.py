@@ -23,7 +23,7 @@ Party = Literal["harness", "server", "machine", "task", "model", "person", "uncl
 possible."""
 MODEL = "model"
 _SHARE = 1 / 3
-"""Share of faulty replies from which they explain a trial that ended at a limit."""
+"""If at least this share of replies is faulty, they explain a trial that ended at a limit."""
 _LAST_STEPS = 3
 _NEAR = 0.97
 """Share of a limit from which it counts as reached."""

@@ -18,7 +18,7 @@ LAST_GOOD = "last-good"
 MAX_RUNS = 30
 """Maximum number of earlier runs."""
 _LEAST_COVERAGE = 0.01
-"""Coverage from which a run counts: errors may be the change to be explained."""
+"""Least coverage of a run that counts. It is low, because errors may be the change to be explained."""
 
 
 class GoodRuns(NamedTuple):

@@ -265,7 +265,7 @@ def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
 
 
 def _thinks(step: Step) -> bool:
-    # Templates that begin the thought in the prompt leave only its end in the reply.
+    # If the template begins the thought in the prompt, the reply has only its end.
     return bool(step.reply.reasoning) or ("think>" in step.reply.content and bool(_texts(step)))
 
 

@@ -183,7 +183,7 @@ class Side:
 
     @cached_property
     def sample(self) -> tuple[tuple[Trial, Sequence[Step]], ...]:
-        """Some trials that replied with their steps, newest run first, from as many tasks as possible."""
+        """Some trials with replies, and their steps; newest run first, from as many tasks as possible."""
         rows = [[each for each in reversed(row) if each.steps] for row in self.trials.values()]
         order = (row[place] for place in range(max(map(len, rows), default=0)) for row in rows if place < len(row))
         return tuple((each, self.steps_of(each)) for each in islice(order, SAMPLED_TRIALS))

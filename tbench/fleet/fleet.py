@@ -229,7 +229,7 @@ class Fleet:
     def _set_aside(self, node: RunMachine, error: str) -> None:
         """Set a machine aside on which attempts keep failing, for example for a full disk, unless it is the last one.
 
-        Failures are fast, so that it would always have room and get every trial.
+        Failures are fast: such a machine would always have room, and get every trial.
         """
         others = (other for other in self._machines if other is not node and other.takes_trials)
         if node.failures < MAX_FAILURES or not node.takes_trials or not any(others):

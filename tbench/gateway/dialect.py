@@ -138,7 +138,7 @@ def refuse(body: Mapping[str, Any], **why: str) -> None:
 def may_use_tools(choice: object) -> bool:
     """Return whether the model may call tools, from a tool_choice of any dialect. Raises BadRequest.
 
-    The model's endpoint gets its default, with which the model decides.
+    The model's endpoint gets no tool_choice: by default, the model decides.
     """
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind not in (None, "auto", "none"):

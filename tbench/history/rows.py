@@ -255,7 +255,7 @@ def task_changes(old: Tasks, new: Tasks) -> Iterator[str]:
 
 
 def task_remarks(task: str, points: Sequence[TaskPoint], names: Sequence[str], runs: int) -> tuple[str, ...]:
-    """Return remarks on one task over `runs` runs; `points` are those that planned it, newest first.
+    """Return remarks on one task over `runs` runs; `points` are the runs that planned it, newest first.
 
     `names` are the names under which the same content was run.
     """

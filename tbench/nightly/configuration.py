@@ -55,8 +55,8 @@ class NightlySection(Frozen):
     """The directory of runs, nights and index. It has to persist from night to night."""
     checkpoints: tuple[str, ...] = ()
     """Names of models, paths or globs of paths. An entry without wildcards is run every night; each match of a glob is
-    run once, in natural order. Each entry is a series, which the gate judges. Without any entry, the model of
-    [run.model] name is run."""
+    run once, in natural order. Each entry is a series, which the gate judges. Without entries, the model in [run.model]
+    name is run."""
     repeat: bool = False
     """Run all matches of globs every night."""
     advance_seeds: bool = True

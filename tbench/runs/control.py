@@ -262,7 +262,7 @@ class TrialControl:
 
     @contextlib.asynccontextmanager
     async def agent_at_work(self, agent: ActiveAgent) -> AsyncIterator[None]:
-        """Expose the agent during the block; the other work of clients ends with the block."""
+        """Expose the agent during the block; at its end, other work of clients is stopped, too."""
         self.agent = agent
         try:
             yield

@@ -225,7 +225,7 @@ def own_shard(
     """Return shard I/N of the trials of tasks, which are as configured; None if no shard is wanted.
 
     Every machine computes the same division: it depends only on the tasks, the seeds, and `durations`, the seconds per
-    task in the runs given for that.
+    task in the runs given with --durations.
     """
     if shard is None:
         return None

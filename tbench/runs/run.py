@@ -134,7 +134,7 @@ class Run:
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
         planned = plan_trials(tasks, plan) if plans is None else plans
-        # Trials that cannot run cost nothing: first, so that their errors are on disk before the first sandbox starts.
+        # Trials that cannot run come first: their errors are on disk before the first sandbox starts.
         self._plans = sorted(planned, key=lambda each: self._refusal(each) is None)
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
@@ -210,7 +210,7 @@ class Run:
             await wait_until_ended(*self._teardowns)
 
     def _most_at_once(self) -> int:
-        """Return the most trials that may run at once, also later under a `pace`."""
+        """Return the largest number of trials that may ever run at once; a `pace` may raise the present one."""
         schedule = self._plan.config.schedule
         return max(self.control.slots.number, schedule.most_at_once if schedule.is_auto else 0)
 

@@ -93,7 +93,7 @@ class Image:
     proxies: Mapping[str, str] = field(default_factory=dict)
     """Proxy variables set by the image."""
     startup: Startup = NO_STARTUP
-    """Commands that it starts in its containers; those of a snapshot's original image are used instead."""
+    """Commands that the image starts in its containers; for a snapshot, those of its original image."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:

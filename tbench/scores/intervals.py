@@ -1,7 +1,7 @@
 """Confidence intervals of a mean over tasks: Korn-Graubard for rewards from 0 to 1, else a bootstrap.
 
 A 95 % bootstrap interval is too narrow if few tasks carry the variance: it covers 40 to 50 % at 2 tasks, and little
-more at 30 tasks of which hardly any is ever solved. If every task is solved its width is 0.
+more at 30 tasks if hardly any is ever solved. If every task is solved its width is 0.
 """
 
 from __future__ import annotations

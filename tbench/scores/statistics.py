@@ -125,8 +125,8 @@ def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
     """Estimate the score of each seed from its verdicts only: m + mean of (r[t,s] - p_t) over its tasks t.
 
     m is `score_scored_only`, p_t the mean over task t's verdicts. Without the p_t, a seed that lacks the hard tasks
-    would look better than the others. Tasks with a single verdict carry no information about seeds and are left out,
-    as are seeds that have only such tasks. At full coverage the result equals `per_seed_scores`.
+    would look better than the others. Tasks with a single verdict carry no information about seeds and are left out; so
+    are seeds with only such tasks. At full coverage the result equals `per_seed_scores`.
     """
     several = [row for row in table.rows if sum(r is not None for r in row) > 1]
     centred = list(zip(several, _means_of_scored(several), strict=True))

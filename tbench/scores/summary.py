@@ -54,7 +54,7 @@ class Counts(Frozen):
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0
-    """Trials with only weak signs of tampering; a missing confirmation in a fresh container alone does not count."""
+    """Trials with only weak signs of tampering. The sign that a pass is unconfirmed does not suffice."""
     unconfirmed: int = 0
     """Passes that no fresh container has confirmed."""
     repaired: int = 0
@@ -92,7 +92,7 @@ class Score(Frozen):
     best: float | None
     """`worst` and `best`: the score with 0 or 1 for trials without a verdict; None if rewards may be outside 0 to 1."""
     expected_std: float | None
-    """Sample std over seeds expected over all pairings of seeds across tasks; None for one seed."""
+    """Expected sample std over seeds, for all pairings of seeds across tasks; None for one seed."""
     se_over_tasks: float | None
     """Standard error clustered by task; None for one task."""
     interval_95: tuple[float, float] | None

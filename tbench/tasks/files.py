@@ -186,7 +186,7 @@ class TaskFiles:
         return [path for path in paths if path.is_symlink() or path.is_dir() or path.is_file()]
 
     def excess(self, folder: str) -> str | None:
-        """Describe what `tree` would read from `folder` if that exceeds the limits, without reading it; else None."""
+        """Describe what `tree` would read from `folder`, if it is too much; else None. Reads no file."""
         size, linked = 0, set[Path]()
         for number, path in enumerate(self._paths_in_container(self._root / folder), start=1):
             if path.is_symlink() or path.parent in linked:

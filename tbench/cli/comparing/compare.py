@@ -202,7 +202,7 @@ def _as_json(
 @format_option
 @json_option
 def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
-    """List the tasks solved only sometimes; with Wilson intervals, and runs of one configuration pooled."""
+    """List the tasks solved only sometimes; runs of one configuration are pooled."""
     from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.errors import UsageError
     from tbench.scores.comparing.noise import task_solve_rates

@@ -82,7 +82,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         return super().invoke(ctx)
 
     def panels(self, ctx: click.Context) -> Iterator[tuple[str, Sequence[Setting | click.Parameter]]]:
-        """Yield the panels of the help: the daily options, then one panel per section of the configuration."""
+        """Yield the panels of the help: the common options, then one panel per section of the configuration."""
         own = [each for each in (*self._own, self.get_help_option(ctx), self._help_all) if each is not None]
         daily = [setting for setting in self._settings if setting.option.daily or setting.option.argument]
         yield "Common options", sorted([*daily, *own], key=_rank)

@@ -128,7 +128,8 @@ _MAX_LINES = 10
 
 
 def execute(options: ReplayOptions) -> int:
-    """Run, and return the exit code: 0 all steps answered (or allowed not to fit), 3 not all, 4 stopped, 130 Ctrl-C.
+    """Run, and return the exit code: 0 if all steps are answered, or may be too long; 3 if not; 4 if stopped; 130 after
+    Ctrl-C.
 
     Raises UsageError for mistakes of the user, before the first request.
     """

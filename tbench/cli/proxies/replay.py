@@ -39,7 +39,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
-    """Score a model's next commands: in recorded conversations, without executing any."""
+    """Score a model's next commands; none is executed."""
 
 
 # `tbench replay build`

@@ -214,7 +214,7 @@ def generation_seconds(directory: Path) -> float | None:
 
 
 def planned_records(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record, ...]:
-    """Return the records of a run: of the first `limit` every `shard_count`-th from `shard_index` on."""
+    """Return the records of a run: among the first `limit`, every `shard_count`-th from `shard_index` on."""
     return tuple(records[: manifest.limit][manifest.shard_index :: manifest.shard_count])
 
 

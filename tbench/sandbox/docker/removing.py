@@ -14,7 +14,7 @@ from tbench.text import counted, one_line
 _ORDER = ("container", "network", "volume", "image")
 """Order of removal: containers before the things that they use."""
 _IN_USE = ("active endpoints", "dependent containers")
-"""Messages about uses for which the status is not 409: of Docker's networks, and of Podman's shared networks."""
+"""Messages about objects in use that have another status than 409: Docker's networks, Podman's shared networks."""
 REMOVE_SEC = 60.0
 IN_USE_SEC = 10.0
 """Seconds to wait for another removal of the same object, or for the end of its use."""

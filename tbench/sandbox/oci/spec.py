@@ -112,7 +112,7 @@ def container_spec(
 ) -> dict[str, Any]:
     """Describe a container. `network` is the path of a network namespace to share, or empty for a new one.
 
-    Without `limits` it has none, where cgroups may not be written.
+    `limits` is false where cgroups cannot be written: then it has no limits.
     """
     namespaces = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
     if _has_one_hierarchy():

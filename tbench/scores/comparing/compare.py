@@ -189,7 +189,7 @@ class Comparison(PairedDifference):
     variance: VarianceParts | None
     """None for a single seed or task: it does not separate the two parts."""
     newly_solved: tuple[TaskChange, ...]
-    """Tasks that the second run solves at some seed and the first, though it has a verdict, at no seed."""
+    """Tasks that the second run solves at some seed, and the first at none although it has a verdict."""
     newly_failed: tuple[TaskChange, ...]
     changes: tuple[TaskChange, ...]
     """All tasks with D_t other than 0, from the largest gain to the largest loss."""
@@ -340,7 +340,7 @@ def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[Tas
 
 
 def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[Row], tasks: Sequence[str]) -> bool:
-    """Whether a task is solved at a seed of `second` and, though it has a verdict, at no seed of `first`."""
+    """Whether a task is solved at a seed of `second`, and at none of `first` although it has a verdict."""
     index = tasks.index(change.task)
     before, after = ([is_solved(each) for each in rows[index] if each is not None] for rows in (first, second))
     return bool(before) and not any(before) and any(after)

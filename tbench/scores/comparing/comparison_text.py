@@ -122,7 +122,7 @@ def _pair_row(comparison: Comparison, first: str, second: str) -> dict[str, Any]
 def task_sheet(
     comparison: Comparison, first: ComparedRun, second: ComparedRun, names: tuple[str, str], *, every: bool
 ) -> Sheet:
-    """Return a sheet of the tasks on which two runs differ, best gain first; with `every`, then also the equal ones."""
+    """Return a sheet of the tasks on which two runs differ, best gain first; with `every`, equal ones follow."""
     columns = (
         Column("first", None),
         Column("second", None),

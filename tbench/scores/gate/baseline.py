@@ -74,9 +74,9 @@ class Baseline:
     significantly more (p < 0.01), all standard errors are multiplied by `overdispersion` (after Laney 2002, "Improved
     control charts for attributes").
 
-    Autocorrelated nights carry less information than independent ones. `autocorrelation` is the larger of that of the
-    tasks' means, which few nights suffice to estimate, and that of the scores. If it is significant (p < 0.05), all
-    standard errors are multiplied by 1 + r, which is right for a mean over some five nights.
+    Autocorrelated nights carry less information than independent ones. `autocorrelation` is the larger of two: of the
+    tasks' means, for which few nights suffice, and of the scores. If it is significant (p < 0.05), all standard errors
+    are multiplied by 1 + r, which is right for a mean over some five nights.
     """
 
     def __init__(self, nights: Sequence[Tally]) -> None:

@@ -190,7 +190,7 @@ def _dataset(document: dict[str, Any]) -> str:
 
 
 def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
-    """Keep the newest row of each name, at the position of its first; of equally old ones the later."""
+    """Keep the newest row of each name, in the place of its first row. Of equally old rows, the later is kept."""
     chosen: dict[str, tuple[RankedResult, bool]] = {}
     for row, eligible in rows:
         if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:

@@ -54,7 +54,7 @@ from tbench.sandbox.owner import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL
 
 T = TypeVar("T")
 _REMOVE_LINK = f"{BUSYBOX} ip link del eth0"
-"""Script that removes the only link of a namespace, which was only made for the engine to share /etc/hosts."""
+"""Script that removes the only link of a namespace. The engine shares /etc/hosts only if there is one."""
 StartMain = Callable[[Recipe], Awaitable[str]]
 """Starts the container of `main` and returns its id; leaves nothing behind when it raises."""
 
