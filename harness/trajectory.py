@@ -208,7 +208,7 @@ class Trajectory(Frozen):
     branches: tuple[Branch, ...] = ()
     """Other conversations of an agent with a loop of its own, in the order of their first replies."""
     tools: tuple[dict[str, Any], ...] = ()
-    """Functions that such an agent offered with `messages`, in OpenAI's format."""
+    """Functions that an agent with its own loop offered with `messages`, in OpenAI's format."""
     waited_sec: float = 0.0
     """Seconds not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0

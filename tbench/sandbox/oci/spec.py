@@ -112,7 +112,7 @@ def container_spec(
 ) -> dict[str, Any]:
     """Describe a container. `network` is the path of a network namespace to share, or empty for a new one.
 
-    `limits` is false where cgroups cannot be written: then it has no limits.
+    `limits` is false where cgroups cannot be written: then the container has none.
     """
     namespaces = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
     if _has_one_hierarchy():

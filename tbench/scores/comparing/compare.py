@@ -187,7 +187,7 @@ class Comparison(PairedDifference):
     scored_only: PairedDifference | None
     """The difference over the pairs with a verdict in both runs; None if all pairs have both, or none has."""
     variance: VarianceParts | None
-    """None for a single seed or task: it does not separate the two parts."""
+    """Both parts of the variance; None for a single seed or task, which does not separate them."""
     newly_solved: tuple[TaskChange, ...]
     """Tasks that the second run solves at some seed, and the first at none although it has a verdict."""
     newly_failed: tuple[TaskChange, ...]
