@@ -32,9 +32,7 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
-@click.option(
-    "--demo", is_flag=True, help="Simulate nights with a scripted model; the seventh has the change of --scenario."
-)
+@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model; --scenario is the seventh's change.")
 @click.option(
     "--scenario",
     type=OneOf("model", "context", "request-timeout", "thinking", "load", "image", "nothing"),
