@@ -27,7 +27,7 @@ _PROMPT_SEC = 0.1
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LARGE_TEXT_LINES, _SAMPLE_LINES = 64, 16
-"""If a text has more lines than the first number, the rest is typed at once after as many as the second were read."""
+"""Of a text with more lines than the first number, the second number of lines is typed one by one, the rest at once."""
 
 
 class _InputReader(Enum):

@@ -73,7 +73,7 @@ class BuildContext:
 
     @classmethod
     def for_folder(cls, folder: Path) -> BuildContext:
-        """Return all of a folder of tbench's own as context."""
+        """Return a whole folder of tbench's own as a context."""
         paths = tuple(sorted(folder.rglob("*")))
         return cls(folder, paths, "Dockerfile", _text(folder / "Dockerfile"), is_visible=True)
 
