@@ -47,7 +47,7 @@ from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
 from tbench.storage.run_files import CHECKPOINTS_NAME, ENDED_NAME, REPLAYED_NAME, step_directory
-from tbench.storage.run_store import RunStore, write_files, write_trial
+from tbench.storage.run_store import RunStore, StepLog, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
@@ -383,7 +383,7 @@ class Trial:
             on_visitors=self._on_visitors,
             before=part.before,
             again=self._replayed_steps(),
-            on_checkpoint=partial(_on_checkpoint, part, copies),
+            on_checkpoint=partial(_on_checkpoint, part.checkpoints, copies),
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
         if copies is not None and part.agent.name in get_args(CalibratingAgent):
@@ -716,8 +716,8 @@ def _part_directory(attempt: Path, part: Task) -> Path:
     return attempt if part.step is None else step_directory(attempt, part.step_name)
 
 
-def _on_checkpoint(part: TrialPart, copies: SpareCopies | None, saved: Saved) -> None:
+def _on_checkpoint(stored: StepLog, copies: SpareCopies | None, saved: Saved) -> None:
     """Store a checkpoint; if the agent claims that its work is done, start the container for the verdict."""
-    part.checkpoints.append(saved)
+    stored.append(saved)
     if copies is not None and isinstance(saved, Checkpoint) and saved.counts.claimed:
         copies.prepare()

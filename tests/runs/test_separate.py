@@ -41,11 +41,13 @@ class Agent:
 
     def __init__(self, error: TrialError | None = None) -> None:
         self._error = error
+        self.has_begun = asyncio.Event()
         self.was_cut = False
 
     async def work(self, place: Workplace) -> AgentReport:
         if self._error is not None:
             raise self._error
+        self.has_begun.set()
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
@@ -165,12 +167,14 @@ async def test_without_services_an_entry_that_names_one_fails(tmp_path: Path, ma
 
 
 async def test_without_anything_to_verify_in_the_agent_does_not_go_on(tmp_path: Path, make_task: MakeTask) -> None:
+    agent = Agent()
+
     class NoImage(FakeBackend):
         async def prepare(self, environment: Environment) -> None:
             if environment.role == "verifier":
+                await agent.has_begun.wait()
                 raise TrialError("image_build_failed", "no")
 
-    agent = Agent()
     result = await run(tmp_path, Task.read(make_task(toml=SEPARATE)), NoImage(), agent)
     assert result.error is not None and result.error.type == "image_build_failed"
     assert agent.was_cut
