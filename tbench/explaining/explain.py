@@ -122,7 +122,7 @@ class _Explained:
         side, rows = self.side, [self.side.trials[task] for task in self.tasks]
         return ExplainedSide(
             name=side.name,
-            runs=tuple(str(run.path) for run in side.runs),
+            runs=tuple(str(run.argument) for run in side.runs),
             model=side.last.model,
             score=float(exact_sum(map(_mean, rows)) / len(rows)),
             tasks=len(rows),
@@ -312,8 +312,8 @@ def _common_tasks(first: Side, second: Side) -> tuple[tuple[str, ...], tuple[str
     if not tasks:
         why = f"; the content of {counted(len(changed), 'task')} has changed" if changed else ""
         raise UsageError(
-            f"{second.last.path} and {first.last.path} have no task in common{why}; explain each by itself: "
-            f"tbench explain {second.last.path}"
+            f"{second.last.argument} and {first.last.argument} have no task in common{why}; explain each by itself: "
+            f"tbench explain {second.last.argument}"
         )
     groups = (
         ("only before", [task for task in first.trials if task not in second.trials]),
@@ -366,7 +366,8 @@ def _part(
     lost_by, other = (new, old) if part.difference <= 0 else (old, new)
     order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * _sign(part), each[0]))]
     trials = [each for task in order for each in lost_by.side.trials[task] if _has_key(lost_by, each, part.key, keys)]
-    before = next((each for each in other.side.trials[trials[0].task] if each.passed), None) if trials else None
+    passed = [each for each in other.side.trials[trials[0].task] if each.passed] if trials else []
+    before = next((each for each in passed if other.side.can_be_shown(each)), None)
     advice = (
         remedy_of_moved(part.key, mine, old.side, new.side, trials, before)
         if lost_by is new

@@ -37,6 +37,8 @@ def good_runs_before(run: Path) -> GoodRuns:
     plan = read_plan(run)
     if plan.document is None:
         raise UsageError(f"{run}: imported, so the runs before it are unknown; name one with --against RUN")
+    if not plan.planned:
+        raise UsageError(f"{run}: plans no trial, so there is nothing to explain; see its run.json")
     earlier = sorted(_earlier(run, plan), key=lambda each: (_begun(each), each.name))[-MAX_RUNS:]
     if not earlier:
         raise UsageError(f"{run}: no earlier finished run of {plan.model} in {run.parent}; name one with --against RUN")
@@ -46,13 +48,15 @@ def good_runs_before(run: Path) -> GoodRuns:
 def good_runs(paths: Sequence[Path], first: int | None = None) -> GoodRuns:
     """Divide the runs of a series, oldest first, into those since a drop and the good ones before it.
 
-    `first` is the position of the first run of a known drop. Without a drop, only the last run is new.
-    Raises RunUnreadable, and UsageError for a single run.
+    `first` is the position of the first run of a known drop. Without a drop, only the last run is new. Earlier runs
+    without any result are left out. Raises RunUnreadable, and UsageError if no earlier run is left.
     """
-    if len(paths) < 2:
-        raise UsageError(f"{paths[0]}: the first run of its series; name another one with --against RUN")
-    runs = [read_run(path) for path in paths]
-    first = _first_of_drop(runs) if first is None else first
+    *earlier, last = [read_run(path) for path in paths]
+    known = [at for at, run in enumerate(earlier) if run.results]
+    runs = [*(earlier[at] for at in known), last]
+    first = sum(at < first for at in known) if first is not None else _first_of_drop(runs)
+    if not first:
+        raise UsageError(f"{last.path}: the first run of its series with results; name another one with --against RUN")
     return GoodRuns(_alike(runs[first:]), _alike(runs[:first]))
 
 
@@ -71,7 +75,7 @@ def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
         except RunUnreadable:
             continue
         document = other.document
-        if document is None or other.model != plan.model or document.purpose != "score":
+        if document is None or not other.planned or other.model != plan.model or document.purpose != "score":
             continue
         if document.status != "running" and (_begun(other), other.name) < (_begun(plan), plan.name):
             found.append(other)

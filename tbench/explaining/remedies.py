@@ -81,6 +81,7 @@ _READ = {
     "task": "mend the task, or leave it out",
     "parser": "start the server with the parsers of this model (--tool-call-parser, --reasoning-parser)",
     "format_errors": "look at an unusable reply",
+    IMAGE: "build or pull the earlier image",
     THINKING: "send earlier thinking again, or serve the earlier template",
 }
 
@@ -88,18 +89,20 @@ _READ = {
 def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
     """Return the remedy of a cause in a single run, with a command that repeats the affected trials if that may
     help."""
-    document, first = side.last.document, trials[0] if trials else None
+    document = side.last.document
     if key in _CHANGES and document is not None:
         change = _CHANGES[key]
         present = _SETTINGS[change.key].value_in(document.config)
         changes = {change.key: change.value(present)}
         return Remedy(change.words, rerun(side, trials, changes), changes)
-    if key in _RESUMED:
-        return Remedy(_RESUMED[key], f"tbench resume {shlex.quote(str(side.last.path))}")
-    words = _READ.get(key, "look at a failed trial")
-    if first is None or document is None:
-        return Remedy(words, f"tbench summary {shlex.quote(str(side.last.path))}")
-    return Remedy(words, f"tbench why {shlex.quote(side.path_of(first))}")
+    if key in _RESUMED and document is not None:
+        return Remedy(_RESUMED[key], f"tbench resume {shlex.quote(str(side.last.argument))}")
+    shown = next((each for each in trials if side.can_be_shown(each)), None) if document is not None else None
+    if shown is None:
+        return Remedy(
+            _READ.get(key, "see how its trials ended"), f"tbench summary {shlex.quote(str(side.last.argument))}"
+        )
+    return Remedy(_READ.get(key, "look at a failed trial"), f"tbench why {shlex.quote(side.path_of(shown))}")
 
 
 def remedy_of_moved(
@@ -107,7 +110,7 @@ def remedy_of_moved(
 ) -> Remedy:
     """Return the remedy of a part of a difference: undo the change, or else the remedy of the cause.
 
-    `trials` lost the points; `before` is a trial of the first side to compare one of them with.
+    `trials` lost the points; `before` is a stored trial of the first side to compare one of them with.
     """
     document = first.last.document
     for lever in levers:
@@ -122,8 +125,10 @@ def remedy_of_moved(
         )
     if served is not None:
         return Remedy(f"{_SERVED[served.key]}, and repeat these", rerun(second, trials, {}))
-    if key in (IMAGE, "model", "unclear") and before is not None and trials:
-        names = shlex.quote(first.path_of(before)), shlex.quote(second.path_of(trials[0]))
+    task = None if before is None else before.task
+    failed = next((each for each in trials if each.task == task and second.can_be_shown(each)), None)
+    if key in (IMAGE, "model", "unclear") and before is not None and failed is not None:
+        names = shlex.quote(first.path_of(before)), shlex.quote(second.path_of(failed))
         words = "build or pull the earlier image; first see where the trials differ" if key == IMAGE else ""
         return Remedy(words or "see where the trials differ", f"tbench diff {names[0]} {names[1]}")
     return remedy(key, second, trials)
@@ -133,7 +138,7 @@ def rerun(side: Side, trials: Sequence[Trial], changed: Mapping[str, Any]) -> st
     """Return the command that repeats the tasks of these trials with the seeds of the newest run."""
     run = side.last
     if run.document is None:
-        return f"tbench summary {shlex.quote(str(run.path))}"
+        return f"tbench summary {shlex.quote(str(run.argument))}"
     tasks = list(dict.fromkeys(each.task for each in trials))
     named = (
         [word for task in tasks for word in ("-t", shlex.quote(task))]

@@ -150,7 +150,7 @@ class Side:
     def path_of(self, trial: Trial) -> str:
         """Return the name of a trial on the command line."""
         more = f"/attempt-{trial.attempt}" if trial.attempt > 1 else ""
-        return f"{self.runs[trial.run].path}/{trial.task}/{trial.seed}{more}"
+        return f"{self.runs[trial.run].argument}/{trial.task}/{trial.seed}{more}"
 
     def directory_of(self, trial: Trial) -> Path:
         return trial_directory(self.runs[trial.run].path, trial.task, trial.seed, trial.attempt)
@@ -163,6 +163,10 @@ class Side:
     def has_files(self, trial: Trial) -> bool:
         """Whether files of a trial may be there: it has ended, and its run has kept any."""
         return trial.attempt > 0 and self._kept[trial.run]
+
+    def can_be_shown(self, trial: Trial) -> bool:
+        """Whether commands find the directory of a trial."""
+        return self.has_files(trial) and self.directory_of(trial).is_dir()
 
     def steps_of(self, trial: Trial) -> Sequence[Step]:
         """Read the steps of a trial; none if they were not stored, were pruned or cannot be read."""
@@ -227,12 +231,12 @@ def _side(read: Iterable[tuple[StoredRun, Mapping[tuple[str, int], Trial]]]) -> 
             missing += trial is None
             trials.setdefault(key[0], []).append(trial or Trial(number, *key))
         runs.append(run)
-        notes += (f"{run.path}: {note}" for note in run.notes)
+        notes += (f"{run.argument}: {note}" for note in run.notes)
         if missing:
-            remedy = f"tbench resume {run.path}" if run.document is not None else "complete the file"
-            notes.append(f"{run.path}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
+            remedy = f"tbench resume {run.argument}" if run.document is not None else "complete the file"
+            notes.append(f"{run.argument}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
     if not trials:
-        raise UsageError(f"{runs[0].path}: plans no trial, so there is nothing to explain; see its run.json")
+        raise UsageError(f"{runs[0].argument}: plans no trial, so there is nothing to explain; see its run.json")
     names = {run.model for run in runs}
     if len(names) > 1:
         notes.append(f"runs of several models count together: {names_text(sorted(map(str, names)))}")

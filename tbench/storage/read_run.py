@@ -68,6 +68,7 @@ class StoredRun(Frozen):
     """The content of a run directory."""
 
     path: Path
+    """The run directory, or the folder of a file of results."""
     name: str
     planned_tasks: list[str]
     planned_seeds: list[int]
@@ -84,6 +85,13 @@ class StoredRun(Frozen):
     """Problems that were tolerated while reading, one sentence each."""
     trial_notes: tuple[TrialNote, ...] = ()
     """Notes that people wrote about trials and tasks, oldest first."""
+    bare_file: Path | None = None
+    """The file of results that was read in place of a run directory."""
+
+    @property
+    def argument(self) -> Path:
+        """Path that names the run on a command line."""
+        return self.bare_file or self.path
 
     @property
     def is_sampled(self) -> bool:
@@ -210,7 +218,8 @@ def trial_notes(run_dir: Path) -> tuple[tuple[TrialNote, ...], list[str]]:
 
 def _read(run_dir: Path, each: TakeResult) -> StoredRun:
     if run_dir.is_file():
-        return _read_import(run_dir, run_dir.parent, run_dir.stem, each)
+        found = _read_import(run_dir, run_dir.parent, run_dir.stem, each)
+        return found.model_copy(update={"bare_file": run_dir})
     if not run_dir.is_dir():
         raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
     results_file = run_dir / RESULTS_NAME

@@ -12,7 +12,7 @@ from run_trees import FIRST_NIGHT, a_result, write_run
 
 import tbench
 from tbench.errors import UsageError
-from tbench.explaining.good_runs import good_runs_before
+from tbench.explaining.good_runs import good_runs, good_runs_before
 
 TASKS = tuple(f"t{at}" for at in range(12))
 
@@ -67,3 +67,23 @@ def test_what_cannot_be_found_is_said(tmp_path: Path) -> None:
         good_runs_before(a_night(tmp_path, 0))
     with pytest.raises(UsageError, match="give one run"):
         tbench.explain([tmp_path, tmp_path], "last-good")
+
+
+def test_runs_that_plan_no_trial_are_passed_over(tmp_path: Path) -> None:
+    a_night(tmp_path, 0)
+    empty = write_run(tmp_path / "empty", [], {}, (0,), begun=FIRST_NIGHT + timedelta(hours=1))
+    assert names(good_runs_before(a_night(tmp_path, 2)).before) == ["night-00"]
+    with pytest.raises(UsageError, match="plans no trial"):
+        good_runs_before(empty)
+
+
+def test_an_earlier_run_without_any_result_is_left_out(tmp_path: Path) -> None:
+    paths = [a_night(tmp_path, number) for number in range(4)]
+    for path in (paths[0], paths[2]):
+        (path / "results.jsonl").write_text("")
+    assert [names(each) for each in good_runs(paths)] == [["night-03"], ["night-01"]]
+    assert [names(each) for each in good_runs(paths, 3)] == [["night-03"], ["night-01"]]
+    with pytest.raises(UsageError, match="the first run of its series with results"):
+        good_runs([paths[0], paths[3]])
+    with pytest.raises(UsageError, match="the first run of its series with results"):
+        good_runs(paths, 1)

@@ -15,7 +15,7 @@ from tbench.cli.parsing.commands import SETTINGS
 from tbench.explaining.causes import BY_KEY
 from tbench.explaining.remedies import remedy, remedy_of_moved
 from tbench.explaining.sameness import IMAGE, Moved
-from tbench.explaining.trials import Side, read_side
+from tbench.explaining.trials import Side, Trial, read_side
 
 OWN = {"agent": "tbench:keystrokes-json", "prompt_hash": "p", "base_url": "http://localhost:8000/v1"}
 
@@ -24,6 +24,11 @@ def a_side(folder: Path, name: str = "run", **settings: Any) -> Side:
     results = [a_result(f"a task {at}", seed, 0.0) for at in range(2) for seed in (3, 4)]
     hashes = {f"a task {at}": "h" for at in range(2)}
     return read_side([write_run(folder / name, results, hashes, (3, 4), **{**OWN, **settings})])
+
+
+def keep_files(side: Side, *trials: Trial) -> None:
+    for trial in trials:
+        side.directory_of(trial).mkdir(parents=True)
 
 
 def accepted(command: str) -> bool:
@@ -63,14 +68,28 @@ def test_what_moved_is_set_back(tmp_path: Path) -> None:
 
 def test_a_loss_of_the_model_or_an_image_is_looked_at_side_by_side(tmp_path: Path) -> None:
     old, new = a_side(tmp_path, "old"), a_side(tmp_path, "new")
+    failed, passed = new.trials["a task 0"], old.trials["a task 0"][1]
+    keep_files(new, failed[0])
+    keep_files(old, passed)
     for key in ("model", IMAGE):
-        found = remedy_of_moved(key, [], old, new, new.trials["a task 0"], old.trials["a task 0"][1])
+        found = remedy_of_moved(key, [], old, new, failed, passed)
         assert found.command == f"tbench diff '{tmp_path}/old/a task 0/4' '{tmp_path}/new/a task 0/3'"
         assert accepted(found.command)
+
+
+def test_no_command_names_a_trial_whose_files_are_gone(tmp_path: Path) -> None:
+    old, new = a_side(tmp_path, "old"), a_side(tmp_path, "new")
+    failed, passed = new.trials["a task 0"], old.trials["a task 0"][1]
+    assert remedy_of_moved("model", [], old, new, failed, passed).command == f"tbench summary {tmp_path}/new"
+    assert remedy("model", new, failed).command == f"tbench summary {tmp_path}/new"
+    kept = a_side(tmp_path, "kept")
+    keep_files(kept, kept.trials["a task 0"][1])
+    found = remedy_of_moved("model", [], old, kept, kept.trials["a task 0"], None)
+    assert found.command == f"tbench why '{tmp_path}/kept/a task 0/4'"
 
 
 def test_imported_results_have_commands_too(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"task": "t", "seed": 0, "reward": 0}\n')
     side = read_side([tmp_path / "r.jsonl"])
     for key in BY_KEY:
-        assert accepted(remedy(key, side, side.trials["t"]).command)
+        assert remedy(key, side, side.trials["t"]).command == f"tbench summary {tmp_path}/r.jsonl"

@@ -91,6 +91,14 @@ print(time.process_time() - began, memory, found.run.trials, len(found.notes))
 """
 
 
+def test_a_file_of_results_is_named_by_its_own_path(tmp_path: Path) -> None:
+    file = tmp_path / "results of a table.jsonl"
+    file.write_text('{"task": "t", "seed": 0, "reward": 0}\n')
+    side = read_side([file])
+    assert side.path_of(side.trials["t"][0]) == f"{file}/t/0"
+    assert all(note.startswith(f"{file}: ") for note in side.notes)
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_trials_need_little_time_and_memory(tmp_path: Path) -> None:
     names = {f"task-{at:03}": "h" for at in range(100)}
