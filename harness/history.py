@@ -35,7 +35,7 @@ _NEW_TOKENS_PER_BYTE = 0.6
 _SMALLEST_CONTEXT = 256
 """From this count on, an implausibly low count of prompt tokens means truncation; below it, a miscount."""
 _SEEN_GROWTH_BYTES = 64
-"""Growth of the history from which a token count must have grown, too."""
+"""If the history has grown by so much, its token count must have grown, too."""
 _STALLED_COUNTS = 6
 """After so many counts in a row without growth, dropped thinking no longer explains them."""
 _WORD = re.compile(r"[^\W\d_]+")

@@ -114,7 +114,7 @@ def _summary(site: Site) -> str:
 # The page of a night: the changes since the last good one.
 
 _ROWS_OPEN, _ROWS_SHOWN = 10, 40
-"""Number of tasks of a list that are visible, and including those to unfold; the comparison page has all."""
+"""Numbers of tasks in a list: visible ones, and all together with those to unfold. The comparison page has more."""
 _ERRORS_SHOWN = 20
 _SURE = 0.05
 """Adjusted p below which a task's change is not marked as possible chance."""

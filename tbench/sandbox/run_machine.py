@@ -29,7 +29,7 @@ class RunMachine:
         self.why_lost: str | None = None
         """Reason why the machine is lost; None while it is up."""
         self.why_aside: str | None = None
-        """Reason why no new trials are placed on it, while running ones continue; None if they are."""
+        """Reason why it gets no new trials, while running ones continue; None if it gets them."""
         self.is_gone = False
         """Whether the lost machine is not expected back."""
         self.failures = 0
