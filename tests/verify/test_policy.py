@@ -99,14 +99,11 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
     assert (await left(engine, run_name))[0] == 2
 
 
-@pytest.mark.parametrize(("policy", "most"), [("shared", 13), ("both", 26)])
+@pytest.mark.parametrize(("policy", "most"), [("shared", 5), ("both", 14)])
 async def test_a_pass_takes_few_calls_to_the_engine(
     engine: Engine, make_task: MakeTask, start_in_docker: Start, policy: Verify, most: int
 ) -> None:
-    """Each exec takes three calls: the verifier needs two execs, an inspection one.
-
-    Copying the work needs two whose end is not awaited.
-    """
+    """Each exec takes two calls: the verifier needs two execs, an inspection one, and copying the work two."""
     path = make_task()
     first, second = await start_in_docker(path), await start_in_docker(path)
     for sandbox in (first, second):
