@@ -126,7 +126,7 @@ class CalibrationRun:
         try:
             found = each if each.calibration is not None else await self._with_stored(runner, each.task)
         except TrialError as error:
-            return replace(each, error=error.info())
+            return replace(each, error=ErrorInfo.of(error))
         assert found.calibration is not None
         have = {trial.repetition for trial in found.calibration.of(agent)}
         numbers = [number for number in range(self.repetitions) if number not in have]

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from tbench.results import Blame, ErrorInfo, Stage
-from tbench.text import escape_invisible, one_line
+from tbench.text import escape_invisible
 
 
 class TbenchError(Exception):
@@ -41,6 +41,30 @@ class EngineUnavailable(UsageError):
         """`looked_at` has a line for each place where tbench has searched for an engine."""
         super().__init__(message)
         self.looked_at = tuple(looked_at)
+
+
+class Stage(StrEnum):
+    """Stage of a trial in which an error occurred."""
+
+    PLAN = "plan"
+    IMAGE = "image"
+    SANDBOX = "sandbox"
+    TERMINAL = "terminal"
+    AGENT = "agent"
+    VERIFIER = "verifier"
+    RESULT = "result"
+
+
+class Blame(StrEnum):
+    """The party at fault for an error."""
+
+    USER = "user"
+    INFRA = "infra"
+    ENDPOINT = "endpoint"
+    TASK = "task"
+    AGENT = "agent"
+    """The agent broke the rules and thereby prevented a verdict."""
+    HARNESS = "harness"
 
 
 @dataclass(frozen=True)
@@ -164,12 +188,3 @@ class TrialError(TbenchError):
     def agent_can_cause(self) -> bool:
         """Whether the agent may be the cause: a process failed that ran in the agent's container."""
         return self.origin is not None and self.origin.ran and not self.origin.is_fresh
-
-    def info(self) -> ErrorInfo:
-        return ErrorInfo(
-            stage=self.stage,
-            type=self.type,
-            blame=self.kind.blame,
-            retryable=self.kind.retryable,
-            message=one_line(str(self)),
-        )

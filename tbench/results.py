@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from harness.reply_stats import ReplyStats
 from harness.trajectory import Frozen, Outcome, Usage
+from tbench.errors import Blame as Blame
+from tbench.errors import Stage as Stage
+from tbench.errors import TrialError
 from tbench.reward import is_solved
+from tbench.text import one_line
 
 RESULT_SCHEMA_VERSION = 2
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -22,30 +25,6 @@ LARGEST_REWARD = 1e9
 """Largest absolute value of a reward, so that sums and squares of rewards stay finite."""
 
 
-class Stage(StrEnum):
-    """Stage of a trial in which an error occurred."""
-
-    PLAN = "plan"
-    IMAGE = "image"
-    SANDBOX = "sandbox"
-    TERMINAL = "terminal"
-    AGENT = "agent"
-    VERIFIER = "verifier"
-    RESULT = "result"
-
-
-class Blame(StrEnum):
-    """The party at fault for an error."""
-
-    USER = "user"
-    INFRA = "infra"
-    ENDPOINT = "endpoint"
-    TASK = "task"
-    AGENT = "agent"
-    """The agent broke the rules and thereby prevented a verdict."""
-    HARNESS = "harness"
-
-
 class ErrorInfo(Frozen):
     """The error that prevented a trial's verdict."""
 
@@ -54,6 +33,12 @@ class ErrorInfo(Frozen):
     blame: Blame
     retryable: bool
     message: str
+
+    @classmethod
+    def of(cls, error: TrialError) -> ErrorInfo:
+        """Return the record of an error; its message is one line."""
+        kind, message = error.kind, one_line(str(error))
+        return cls(stage=error.stage, type=error.type, blame=kind.blame, retryable=kind.retryable, message=message)
 
 
 class Timings(Frozen):

@@ -9,12 +9,13 @@ import pytest
 
 from tbench.calibration import CalibratedTask, health_conditions, is_healthy
 from tbench.errors import TrialError
+from tbench.results import ErrorInfo
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, MeasuredTrial
 
 MakeTask = Any
-NO_REWARD = TrialError("verifier_no_reward", "nothing there").info()
-LOST = TrialError("sandbox_lost", "gone").info()
+NO_REWARD = ErrorInfo.of(TrialError("verifier_no_reward", "nothing there"))
+LOST = ErrorInfo.of(TrialError("sandbox_lost", "gone"))
 FRESH = {"shared": 1.0, "isolated": 1.0}
 
 
@@ -99,6 +100,6 @@ def test_tasks_that_cannot_be_measured(make_task: MakeTask) -> None:
     assert said(make_task("a", solve=None), nop()) == {"no oracle": "it has no solution/solve.sh"}
     windows = CalibratedTask(Task.read(make_task("b", toml='[environment]\nos = "windows"\n')))
     assert health_conditions(windows) == {"cannot be run": "needs environment.os = windows, which tbench does not have"}
-    unbuilt = CalibratedTask(Task.read(make_task("c")), error=TrialError("image_build_failed", "line 3").info())
+    unbuilt = CalibratedTask(Task.read(make_task("c")), error=ErrorInfo.of(TrialError("image_build_failed", "line 3")))
     assert health_conditions(unbuilt) == {"cannot be built": "image_build_failed: line 3"}
     assert not is_healthy(health_conditions(windows)) and not is_healthy(health_conditions(unbuilt))

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from tbench.checked_tests import FailedTest
 from tbench.text import escape_invisible, one_line, visible_line
+
+if TYPE_CHECKING:
+    from tbench.checked_tests import FailedTest
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 

@@ -15,7 +15,7 @@ from tbench.cli.printing import print_json, print_line, table_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tbench.control.wire import Request, RunUnderWay, TrialUnderWay
+    from tbench.control.wire import RunUnderWay, TrialUnderWay
 
 # `tbench ps`
 
@@ -28,7 +28,8 @@ _HEADS = ("trial", "phase", ">step", ">age", "last line")
 def ps(folder: Path, as_json: bool) -> None:
     """List the running trials: phase, step, age and the last line of each terminal."""
 
-    from tbench.control.client import ask, runs_under_way
+    from tbench.control.client import ask
+    from tbench.control.telling import runs_under_way
     from tbench.control.wire import ListTrials
 
     states: dict[Path, RunUnderWay] = {}
@@ -139,7 +140,7 @@ def require_trial(where: str, instead: str = "name a trial") -> tuple[Path, str]
 
 def sole_running_run() -> Path:
     """Return the only run in progress in `runs`. Raises UsageError unless there is exactly one."""
-    from tbench.control.client import runs_under_way
+    from tbench.control.telling import runs_under_way
 
     found = runs_under_way(_RUNS)
     if not found:
@@ -149,11 +150,11 @@ def sole_running_run() -> Path:
     return found[0]
 
 
-def send_and_print(run: Path, request: Request) -> None:
-    """Send a request to a run and print the answer. Raises UsageError."""
-    from tbench.control.client import ask
+def tell_and_print(run: Path, order: str, **fields: str | int | bool | None) -> None:
+    """Give a run an order and print the answer. Raises UsageError."""
+    from tbench.control.telling import tell
 
-    print_line(ask(run, request).words)
+    print_line(tell(run, order, **fields))
 
 
 # `tbench pause`, `continue`, `abort`, `say`, `approve`, `refuse`, `set`
@@ -164,40 +165,32 @@ def send_and_print(run: Path, request: Request) -> None:
 @click.option("--now", is_flag=True, help="Also hold the running trials, each at its next model call.")
 def pause(where: str | None, now: bool) -> None:
     """Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too."""
-    from tbench.control.wire import Pause
-
     run, trial = run_and_trial(where)
-    send_and_print(run, Pause(trial=trial, now=now))
+    tell_and_print(run, "pause", trial=trial, now=now)
 
 
 @click.command("continue", cls=TbenchCommand)
 @run_or_trial_argument
 def continue_(where: str | None) -> None:
     """Continue a paused run or trial."""
-    from tbench.control.wire import Continue
-
     run, trial = run_and_trial(where)
-    send_and_print(run, Continue(trial=trial))
+    tell_and_print(run, "continue", trial=trial)
 
 
 @click.command(cls=TbenchCommand)
 @trial_argument
 def abort(where: str) -> None:
     """End a trial without a verdict; the other trials continue."""
-    from tbench.control.wire import Abort
-
     run, trial = require_trial(where, "end it with Ctrl-C, or name a trial")
-    send_and_print(run, Abort(trial=trial))
+    tell_and_print(run, "abort", trial=trial)
 
 
 @click.command(cls=TbenchCommand)
 @run_or_trial_argument
 def stop(where: str | None) -> None:
     """Stop a run or a trial, and keep it for tbench resume."""
-    from tbench.control.wire import Stop
-
     run, trial = run_and_trial(where)
-    send_and_print(run, Stop(trial=trial))
+    tell_and_print(run, "stop", trial=trial)
 
 
 @click.command(cls=TbenchCommand)
@@ -205,20 +198,16 @@ def stop(where: str | None) -> None:
 @argument("text", "TEXT", "The message for the model.", type=NAME_TYPE)
 def say(where: str, text: str) -> None:
     """Add a message to the model's next observation; the trial is excluded from the score."""
-    from tbench.control.wire import Say
-
     run, trial = require_trial(where)
-    send_and_print(run, Say(trial=trial, text=text))
+    tell_and_print(run, "say", trial=trial, text=text)
 
 
 @click.command(cls=TbenchCommand)
 @trial_argument
 def approve(where: str) -> None:
     """Approve the reply that a trial is waiting to execute; see tbench run --approve."""
-    from tbench.control.wire import StepOn
-
     run, trial = require_trial(where)
-    send_and_print(run, StepOn(trial=trial))
+    tell_and_print(run, "step", trial=trial)
 
 
 @click.command(cls=TbenchCommand)
@@ -226,10 +215,8 @@ def approve(where: str) -> None:
 @argument("why", "WHY", "The reason, which is sent to the model.", type=NAME_TYPE)
 def refuse(where: str, why: str) -> None:
     """Discard the reply that a trial is waiting to execute; the trial is excluded from the score."""
-    from tbench.control.wire import Drop
-
     run, trial = require_trial(where)
-    send_and_print(run, Drop(trial=trial, why=why))
+    tell_and_print(run, "drop", trial=trial, why=why)
 
 
 @click.command("set", cls=TbenchCommand)
@@ -237,7 +224,5 @@ def refuse(where: str, why: str) -> None:
 @click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of concurrent trials.")
 def set_(where: str | None, concurrency: int) -> None:
     """Change the number of concurrent trials of a run."""
-    from tbench.control.wire import SetConcurrency
-
     run, _ = run_and_trial(where)
-    send_and_print(run, SetConcurrency(number=concurrency))
+    tell_and_print(run, "concurrency", number=concurrency)

@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
 
-from tbench.control.listener import LINE_LIMIT_BYTES, SOCKET_NAME, short_path
+from tbench.control.listener import short_path
+from tbench.control.telling import ANSWER_SEC, MAX_BYTES, as_usage_errors, exchange, unreadable
 from tbench.control.wire import Answer, Attach, Request, as_line
 from tbench.errors import UsageError
-
-_ANSWER_SEC = 20.0
-MAX_BYTES = 64 << 20
-"""Longest answer: about 10,000 trials."""
 
 
 def ask(directory: Path, request: Request) -> Answer:
     """Send a request to the run in this directory. Raises UsageError if it is not running, or refuses."""
-    where = directory / SOCKET_NAME
-    with as_usage_errors(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_ANSWER_SEC)
-        with short_path(directory) as path:
-            connection.connect(path)
-        connection.sendall(as_line(request))
-        line = _line(connection)
-    return _answer(line, where)
-
-
-@contextlib.contextmanager
-def as_usage_errors(directory: Path) -> Iterator[None]:
-    """Turn connection errors into UsageErrors that say why the run cannot be reached."""
-    where = directory / SOCKET_NAME
-    try:
-        yield
-    except ConnectionRefusedError:
-        with contextlib.suppress(OSError):
-            where.unlink()
-        raise UsageError(
-            f"{directory}: its run was killed (removed a stale socket); to continue it: tbench resume {directory}"
-        ) from None
-    except FileNotFoundError:
-        raise UsageError(f"{directory}: no run is under way here; tbench ps lists running runs") from None
-    except TimeoutError:
-        raise UsageError(
-            f"{where}: no answer within {_ANSWER_SEC:.0f} s; the run's process is suspended or busy"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{where}: cannot be reached: {error.strerror or error}") from None
+    return _answer(exchange(directory, as_line(request)), directory)
 
 
 class AttachedTerminal:
@@ -81,45 +48,25 @@ async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerm
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_BYTES)
         writer.write(as_line(request))
         try:
-            async with asyncio.timeout(_ANSWER_SEC):
+            async with asyncio.timeout(ANSWER_SEC):
                 line = await reader.readline()
         except BaseException:
             writer.close()
             raise
     try:
-        yield AttachedTerminal(_answer(line, directory / SOCKET_NAME), reader, writer)
+        yield AttachedTerminal(_answer(line, directory), reader, writer)
     finally:
         writer.close()
 
 
-def _line(connection: socket.socket) -> bytes:
-    parts, size = [], 0
-    while size < MAX_BYTES and (part := connection.recv(LINE_LIMIT_BYTES)):
-        parts.append(part)
-        size += len(part)
-        if part.endswith(b"\n"):
-            break
-    return b"".join(parts)
-
-
-def _answer(line: bytes, where: Path) -> Answer:
+def _answer(line: bytes, directory: Path) -> Answer:
     try:
         answer = Answer.model_validate_json(line)
     except ValidationError:
-        why = "it is of another version" if line else "the run has ended"
-        raise UsageError(f"{where}: its answer cannot be read: {why}") from None
+        raise unreadable(directory, line) from None
     if not answer.ok:
         raise UsageError(answer.words)
     return answer
-
-
-def runs_under_way(folder: Path) -> list[Path]:
-    """List the run directories in a folder that have a control socket, by name; or the folder itself if it is one."""
-    if (folder / SOCKET_NAME).is_socket():
-        return [folder]
-    with contextlib.suppress(OSError):
-        return sorted(each for each in folder.iterdir() if (each / SOCKET_NAME).is_socket())
-    return []
 
 
 # Several requests on one connection, without blocking.

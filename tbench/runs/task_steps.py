@@ -239,7 +239,7 @@ def verdict_fields(verdict: VerifierOutcome | None) -> dict[str, Any]:
     if verdict is None:
         return {}
     if isinstance(verdict, VerifierFailed):
-        return {"reward": None, "metrics": {}, "error": verdict.info()}
+        return {"reward": None, "metrics": {}, "error": ErrorInfo.of(verdict)}
     return {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}
 
 

@@ -178,7 +178,7 @@ class Trial:
     def _redact(self, error: TrialError) -> ErrorInfo:
         # Before the message is shortened: half a secret is still a secret.
         message = one_line(self._hide(str(error)))
-        return error.info().model_copy(update={"message": message})
+        return ErrorInfo.of(error).model_copy(update={"message": message})
 
     def _hide_secrets_in_traceback(self) -> None:
         if text := self._progress.evidence.get("traceback.txt"):
@@ -575,7 +575,7 @@ class Trial:
             self._write(result)
         except OSError as error:
             # A reward without its evidence is only a claim.
-            failed = TrialError("result_unwritable", f"{self._directory}: {error}").info()
+            failed = ErrorInfo.of(TrialError("result_unwritable", f"{self._directory}: {error}"))
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result

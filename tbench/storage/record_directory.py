@@ -13,18 +13,19 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from tbench.errors import UsageError
 from tbench.files import is_temporary_file, is_unused, write_atomically, write_json
 from tbench.locks import FileLock, Held, is_held, lock_file_for
 from tbench.text import escape_invisible, one_line
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
 # Files of JSON lines: only whole lines are appended, and errors name file and line
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound="BaseModel")
 _CHUNK_BYTES = 1 << 16
 
 
@@ -35,6 +36,8 @@ def read_lines(
 
     For each invalid line, `FILE:LINE: reason` is added to `problems`. `repair` may change a decoded value before
     validation."""
+    from pydantic import ValidationError  # orders to runs do without
+
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue

@@ -15,6 +15,7 @@ from step_tasks import step_task
 from tbench.cli import app
 from tbench.cli.findings import trial_findings
 from tbench.errors import TrialError
+from tbench.results import ErrorInfo
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial
 
@@ -166,7 +167,7 @@ def tried(agent: str, reward: float | None, **more: Any) -> MeasuredTrial:
         ),
         (tried("oracle", 0.0), "oracle: name: scores 0, expected 1", "problem"),
         (
-            tried("oracle", None, error=TrialError("verifier_no_reward", "none").info()),
+            tried("oracle", None, error=ErrorInfo.of(TrialError("verifier_no_reward", "none"))),
             "oracle: name: no verdict: verifier_no_reward: none",
             "problem",
         ),

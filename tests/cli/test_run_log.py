@@ -17,7 +17,7 @@ from full_disk import files_end_at
 from tbench.cli.run_log import run_log
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialStep, TrialVerdict
-from tbench.results import TrialResult
+from tbench.results import ErrorInfo, TrialResult
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def result(**more: Any) -> TrialResult:
     return TrialResult(**(known | {"started_at": TIME, "finished_at": TIME} | more))
 
 
-FAILED = result(error=TrialError("sandbox_lost", "the container ended").info())
+FAILED = result(error=ErrorInfo.of(TrialError("sandbox_lost", "the container ended")))
 EVENTS: tuple[Event, ...] = (
     RunStarted(run="nightly", trials=2),
     TrialPhase(trial="t.s0.x", attempt=1, task="t", seed=0, phase="agent"),

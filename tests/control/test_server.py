@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tbench.control.client import ask, attach, runs_under_way
+from tbench.control.client import ask, attach
 from tbench.control.listener import LINE_LIMIT_BYTES, SOCKET_NAME, listening
 from tbench.control.server import serve
+from tbench.control.telling import runs_under_way
 from tbench.control.wire import (
     Abort,
     Answer,

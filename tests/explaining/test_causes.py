@@ -12,7 +12,7 @@ from harness.trajectory import Outcome, Reply, Step, ToolCall, Usage
 from tbench.errors import KINDS, TrialError
 from tbench.explaining.causes import BY_KEY, MODEL, RULES, Evidence, KnownLimits, cause_key, find_cause
 from tbench.explaining.trials import Trial
-from tbench.results import HostSample
+from tbench.results import ErrorInfo, HostSample
 
 PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
 LIMITS = KnownLimits(32768, 4096, 100, 5, 60_000, 120.0)
@@ -30,7 +30,7 @@ def a_step(index: int, **known: Any) -> Step:
 
 def failed(written: Sequence[Step] = (), test: str = "", *, error: str | None = None, **known: Any) -> Evidence:
     """A failed trial; `error` is the type of its error."""
-    info = TrialError(error, "what went wrong").info() if error is not None else None
+    info = ErrorInfo.of(TrialError(error, "what went wrong")) if error is not None else None
     values = {
         "outcome": None if error else Outcome.SUBMITTED,
         "reward": None if error else 0.0,

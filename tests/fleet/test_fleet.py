@@ -13,6 +13,7 @@ from tbench import Runner
 from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, TrialError, UsageError
 from tbench.fleet.fleet import MAX_FAILURES, Fleet
+from tbench.results import ErrorInfo
 from tbench.rewards.executed import Live, agent_reward
 from tbench.runs.admission import MAX_LOST_MACHINES
 from tbench.sandbox.backend import open_backend
@@ -353,7 +354,7 @@ async def test_one_success_in_between_is_enough_to_stay() -> None:
     notes: list[str] = []
     async with open_backend(fleet, notes.append):
         _, node = fleet.run_machines
-        error = TrialError("sandbox_failed", FULL).info()
+        error = ErrorInfo.of(TrialError("sandbox_failed", FULL))
         for outcome in (error, error, None, error, error):
             node.record_attempt(outcome)
         assert node.takes_trials and notes == []

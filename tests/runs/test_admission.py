@@ -414,7 +414,7 @@ async def test_closed_admission_admits_no_trial_and_lets_none_wait() -> None:
 
 
 def an_error(type_: str) -> ErrorInfo:
-    return TrialError(type_, "as told").info()
+    return ErrorInfo.of(TrialError(type_, "as told"))
 
 
 def a_node(name: str = "") -> RunMachine:

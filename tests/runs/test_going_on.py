@@ -27,6 +27,7 @@ from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import REWOUND, TrialError
+from tbench.results import ErrorInfo
 from tbench.runs.going_on import INHERITED, after_lost_replay, anew_note, find_sandbox
 from tbench.runs.trial_progress import Cut
 from tbench.sandbox.backend import Sandbox
@@ -246,11 +247,11 @@ def test_a_replay_is_repeated_unless_that_is_in_vain() -> None:
     cut: Cut | None = Cut(a_note(), 0.0)
     for _ in range(3):
         assert cut is not None
-        cut = after_lost_replay(cut, TrialError("sandbox_failed", "no room").info())
+        cut = after_lost_replay(cut, ErrorInfo.of(TrialError("sandbox_failed", "no room")))
     assert cut is not None and cut.lost == "no room"
-    assert after_lost_replay(cut, TrialError("sandbox_failed", "").info()) is None
+    assert after_lost_replay(cut, ErrorInfo.of(TrialError("sandbox_failed", ""))) is None
     for error in (REWOUND, "aborted"):
-        assert after_lost_replay(Cut(a_note(), 0.0), TrialError(error, "").info()) is None
+        assert after_lost_replay(Cut(a_note(), 0.0), ErrorInfo.of(TrialError(error, ""))) is None
 
 
 class Counting(Model):

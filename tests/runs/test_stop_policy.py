@@ -10,7 +10,7 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.events import TrialStep, TrialVerdict
-from tbench.results import TrialResult
+from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.stop_policy import FIRST_TRIALS, StopPolicy
 
 
@@ -28,7 +28,7 @@ class FakeGate:
 def verdict(trial: str, error: str | None = None, steps: int = 0) -> TrialVerdict:
     now = datetime.now(UTC)
     result: dict[str, Any] = {"run": "r", "trial": trial, "task": "t", "seed": 0, "agent": "a", "steps": steps}
-    info = TrialError(error, f"{trial}: the server's words").info() if error else None
+    info = ErrorInfo.of(TrialError(error, f"{trial}: the server's words")) if error else None
     return TrialVerdict(
         result=TrialResult(**result, error=info, reward=None if error else 1.0, started_at=now, finished_at=now)
     )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tbench.errors import TrialError
+from tbench.results import ErrorInfo
 from tbench.sandbox.fake import FakeBackend
 from tbench.sandbox.run_machine import RunMachine
 
@@ -122,11 +123,11 @@ def test_failures_in_a_row_are_counted_and_told(node: RunMachine) -> None:
     told: list[str] = []
     node.on_failure = told.append
     for type_ in ("sandbox_failed", "image_no_space"):
-        node.record_attempt(TrialError(type_, "full").info())
+        node.record_attempt(ErrorInfo.of(TrialError(type_, "full")))
     assert (node.failures, told) == (2, ["sandbox_failed: full", "image_no_space: full"])
     # These say nothing about the machine.
     for type_ in ("image_build_failed", "task_invalid", "healthcheck_failed"):
-        node.record_attempt(TrialError(type_, "so it is").info())
+        node.record_attempt(ErrorInfo.of(TrialError(type_, "so it is")))
     assert node.failures == 2
-    node.record_attempt(TrialError("verifier_timeout", "slow").info())
+    node.record_attempt(ErrorInfo.of(TrialError("verifier_timeout", "slow")))
     assert node.failures == 0

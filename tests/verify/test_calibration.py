@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError, UsageError
-from tbench.results import ImageOrigin
+from tbench.results import ErrorInfo, ImageOrigin
 from tbench.tasks.task import Task
 from tbench.verify import calibration as calibrations
 from tbench.verify import tests_shown as showing
@@ -96,7 +96,7 @@ def test_whether_the_oracles_work_passes_in_a_fresh_container(trials: list[Measu
 
 def test_a_trial_with_an_error_counts_if_the_task_caused_it() -> None:
     for type_, counts in {"verifier_no_reward": True, "image_build_failed": True, "sandbox_lost": False}.items():
-        assert trial(reward=None, error=TrialError(type_, "so").info()).counts is counts
+        assert trial(reward=None, error=ErrorInfo.of(TrialError(type_, "so"))).counts is counts
 
 
 def test_a_calibration_is_found_by_content_image_and_architecture(make_task: MakeTask, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from harness.trajectory import Outcome
 from tbench.agents.trial_agent import NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, TrialPhase
-from tbench.results import Blame
+from tbench.results import Blame, ErrorInfo
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
@@ -129,8 +129,8 @@ async def test_tools_that_go_under_a_run_are_there_for_the_next_container(
             with pytest.raises(TrialError) as failed:
                 await sandbox.shell("true", timeout_sec=20)
             await sandbox.remove()
-            assert failed.value.info().blame is Blame.INFRA
-            RunMachine("", backend).record_attempt(failed.value.info())
+            assert ErrorInfo.of(failed.value).blame is Blame.INFRA
+            RunMachine("", backend).record_attempt(ErrorInfo.of(failed.value))
         sandbox = await backend.sandbox(environment, "t.s1")
         assert (await sandbox.shell("true", timeout_sec=20)).exit_code == 0
         await sandbox.remove()
