@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from tbench.cli.common import engines_option
 from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
@@ -22,7 +23,8 @@ from tbench.cli.printing import print_line
 @click.option("--seeds", "-k", type=Integer(min=1), help="Seeds per task.  [default: 3, with --agent 1]")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Number of concurrent trials.")
 @click.option("--agent", type=OneOf("mini-swe-agent"), help="Run this packaged agent; it is fetched if missing.")
-def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | None) -> None:
+@engines_option
+def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | None, engines: tuple[str, ...]) -> None:
     """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
 
@@ -50,6 +52,7 @@ def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | N
                 "model": {"base_url": endpoint.base_url},
                 # No task measures time, and the script replies at once, so overcommitment is harmless.
                 "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0, "calibrate": "off"},
+                "sandbox": {"engines": engines},
                 "output": {"directory": directory},
             }
         )

@@ -23,7 +23,7 @@ _NESTED = (
     "give this container the host's engine (-v /var/run/docker.sock:/var/run/docker.sock), or start it with "
     "--privileged; otherwise no engine can start containers in here"
 )
-_START = f"start that engine, leave out its address to use this machine's, or do without: {NO_ENGINE}"
+_START = f"start that engine, leave out its address to use this machine's, or give {NO_ENGINE} to do without"
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,13 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
     assert json.loads((run_dir / "run.json").read_text())["status"] == "interrupted"
 
 
+def test_the_demo_takes_the_address_that_is_advised_where_no_engine_answers(tmp_path: Path) -> None:
+    gone = f"unix://{tmp_path}/no.sock"
+    done = in_process.tbench("demo", "--engine", gone, "-o", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert f"no container engine answers at {gone}" in done.stderr and "--engine oci:" in done.stderr
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, tools_volume: str) -> None:

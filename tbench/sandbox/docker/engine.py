@@ -57,7 +57,7 @@ def no_engine(search: Search) -> EngineUnavailable:
     commands = " or ".join(f"'{each}'" for each in start_commands(search.silent, Machine.of_this_process()))
     looked_at = [f"{place.host} ({place.kind}): {why}" for place, why in search.silent.items()]
     return EngineUnavailable(
-        f"no container engine answers; start one with {commands}, or do without: {NO_ENGINE}", looked_at
+        f"no container engine answers; start one with {commands}, or give {NO_ENGINE} to do without", looked_at
     )
 
 
@@ -78,7 +78,7 @@ def why_unavailable(
             f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
-        return f"{silent}: start one there, use another address, or do without: {NO_ENGINE}"
+        return f"{silent}: start one there, use another address, or give {NO_ENGINE} to do without"
     if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
         return f"{silent} within {waited_sec:.0f} s; {doctor}"
     return f"{silent}: {one_line(_root_cause(error, causes), 200)}; {doctor}"

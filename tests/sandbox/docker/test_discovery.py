@@ -160,7 +160,7 @@ def test_where_nothing_answers_it_is_said_of_each_place_why(root: Path) -> None:
     }
     error = no_engine(found)
     assert str(error).startswith("no container engine answers; start one with '")
-    assert str(error).endswith("or do without: --engine oci:")
+    assert str(error).endswith("or give --engine oci: to do without")
     assert f"unix://{root}/user/docker.sock (rootless Docker): not an engine" in error.looked_at
     assert len(error.looked_at) == len(found.silent)
 

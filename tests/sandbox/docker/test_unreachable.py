@@ -89,7 +89,7 @@ def why(host: str) -> str:
         (silent, " within 1 s; 'tbench doctor --engine {host}' may say more"),
         (another_service, ": it answers 404 Not Found; 'tbench doctor --engine {host}' may say more"),
         (hangs_up, ": Remote end closed connection without response; 'tbench doctor --engine {host}' may say more"),
-        (nobody, ": start one there, use another address, or do without: --engine oci:"),
+        (nobody, ": start one there, use another address, or give --engine oci: to do without"),
         (unknown_name, "; 'tbench doctor --engine {host}' may say more"),
     ],
 )
@@ -105,10 +105,8 @@ def test_what_is_no_engine_is_one_line_with_the_reason(
 
 def test_a_socket_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
     host = f"unix://{tmp_path}/no.sock"
-    assert (
-        why(host)
-        == f"no container engine answers at {host}: start one there, use another address, or do without: --engine oci:"
-    )
+    what_to_do = "start one there, use another address, or give --engine oci: to do without"
+    assert why(host) == f"no container engine answers at {host}: {what_to_do}"
 
 
 def test_the_address_that_docker_host_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
