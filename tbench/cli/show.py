@@ -201,6 +201,9 @@ def diff_lines(first: StoredTrial, second: StoredTrial, columns: int) -> Iterato
     width = (columns - 3) // 2
     yield from _side_by_side([first.name, outcome_words(first)], [second.name, outcome_words(second)], width)
     mine, others = first.steps, second.steps
+    if gone := [each.name for each, steps in ((first, mine), (second, others)) if not steps]:
+        yield from ("", f"nothing to compare: {' and '.join(gone)} {'has' if len(gone) == 1 else 'have'} no steps")
+        return
     for old, new in zip(mine, others, strict=False):
         seen = first_differing_lines(old.observation, new.observation)
         if seen is not None or old.actions != new.actions:

@@ -367,7 +367,7 @@ def _part(
     order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * _sign(part), each[0]))]
     trials = [each for task in order for each in lost_by.side.trials[task] if _has_key(lost_by, each, part.key, keys)]
     passed = [each for each in other.side.trials[trials[0].task] if each.passed] if trials else []
-    before = next((each for each in passed if other.side.can_be_shown(each)), None)
+    before = next((each for each in reversed(passed) if other.side.has_steps(each)), None)
     advice = (
         remedy_of_moved(part.key, mine, old.side, new.side, trials, before)
         if lost_by is new

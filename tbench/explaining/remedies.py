@@ -110,7 +110,7 @@ def remedy_of_moved(
 ) -> Remedy:
     """Return the remedy of a part of a difference: undo the change, or else the remedy of the cause.
 
-    `trials` lost the points; `before` is a stored trial of the first side to compare one of them with.
+    `trials` lost the points; `before` is a trial of the first side that has steps, to compare one of them with.
     """
     document = first.last.document
     for lever in levers:
@@ -126,7 +126,7 @@ def remedy_of_moved(
     if served is not None:
         return Remedy(f"{_SERVED[served.key]}, and repeat these", rerun(second, trials, {}))
     task = None if before is None else before.task
-    failed = next((each for each in trials if each.task == task and second.can_be_shown(each)), None)
+    failed = next((each for each in trials if each.task == task and second.has_steps(each)), None)
     if key in (IMAGE, "model", "unclear") and before is not None and failed is not None:
         names = shlex.quote(first.path_of(before)), shlex.quote(second.path_of(failed))
         words = "build or pull the earlier image; first see where the trials differ" if key == IMAGE else ""

@@ -20,7 +20,7 @@ from tbench.scores.final_results import (
     shared_counts,
 )
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
-from tbench.storage.run_files import TRIALS_NAME, trial_directory
+from tbench.storage.run_files import STEPS_NAME, TRIALS_NAME, trial_directory
 from tbench.text import counted, names_text
 
 _LARGEST_BYTES = 1 << 20
@@ -167,6 +167,10 @@ class Side:
     def can_be_shown(self, trial: Trial) -> bool:
         """Whether commands find the directory of a trial."""
         return self.has_files(trial) and self.directory_of(trial).is_dir()
+
+    def has_steps(self, trial: Trial) -> bool:
+        """Whether the steps of a trial are stored, so that it can be compared with another one."""
+        return self.has_files(trial) and (self.directory_of(trial) / STEPS_NAME).is_file()
 
     def steps_of(self, trial: Trial) -> Sequence[Step]:
         """Read the steps of a trial; none if they were not stored, were pruned or cannot be read."""

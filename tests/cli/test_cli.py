@@ -285,7 +285,7 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
 
 def test_the_demo_takes_the_address_that_is_advised_where_no_engine_answers(tmp_path: Path) -> None:
     gone = f"unix://{tmp_path}/no.sock"
-    done = in_process.tbench("demo", "--engine", gone, "-o", str(tmp_path / "run"))
+    done = tbench("demo", "--engine", gone, "-o", str(tmp_path / "run"))
     assert done.returncode == 2
     assert f"no container engine answers at {gone}" in done.stderr and "--engine oci:" in done.stderr
 

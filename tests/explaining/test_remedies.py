@@ -26,9 +26,10 @@ def a_side(folder: Path, name: str = "run", **settings: Any) -> Side:
     return read_side([write_run(folder / name, results, hashes, (3, 4), **{**OWN, **settings})])
 
 
-def keep_files(side: Side, *trials: Trial) -> None:
-    for trial in trials:
-        side.directory_of(trial).mkdir(parents=True)
+def keep_files(side: Side, trial: Trial, *names: str) -> None:
+    side.directory_of(trial).mkdir(parents=True)
+    for name in names:
+        (side.directory_of(trial) / name).touch()
 
 
 def accepted(command: str) -> bool:
@@ -69,8 +70,8 @@ def test_what_moved_is_set_back(tmp_path: Path) -> None:
 def test_a_loss_of_the_model_or_an_image_is_looked_at_side_by_side(tmp_path: Path) -> None:
     old, new = a_side(tmp_path, "old"), a_side(tmp_path, "new")
     failed, passed = new.trials["a task 0"], old.trials["a task 0"][1]
-    keep_files(new, failed[0])
-    keep_files(old, passed)
+    keep_files(new, failed[0], "steps.jsonl")
+    keep_files(old, passed, "steps.jsonl")
     for key in ("model", IMAGE):
         found = remedy_of_moved(key, [], old, new, failed, passed)
         assert found.command == f"tbench diff '{tmp_path}/old/a task 0/4' '{tmp_path}/new/a task 0/3'"
@@ -83,8 +84,8 @@ def test_no_command_names_a_trial_whose_files_are_gone(tmp_path: Path) -> None:
     assert remedy_of_moved("model", [], old, new, failed, passed).command == f"tbench summary {tmp_path}/new"
     assert remedy("model", new, failed).command == f"tbench summary {tmp_path}/new"
     kept = a_side(tmp_path, "kept")
-    keep_files(kept, kept.trials["a task 0"][1])
-    found = remedy_of_moved("model", [], old, kept, kept.trials["a task 0"], None)
+    keep_files(kept, kept.trials["a task 0"][1], "result.json")
+    found = remedy_of_moved("model", [], old, kept, kept.trials["a task 0"], passed)
     assert found.command == f"tbench why '{tmp_path}/kept/a task 0/4'"
 
 

@@ -151,6 +151,7 @@ def test_why_tells_an_error_and_what_a_verifier_without_tests_printed(tmp_path: 
         ),
         ([a_step(1), a_step(2)], "the same up to step 2, where one of them ends"),
         ([a_step(1), a_step(2), a_step(3)], "the same in all 3 steps"),
+        ([], "nothing to compare: "),
     ],
 )
 def test_two_trials_part_at_a_step(tmp_path: Path, second: list[object], words: str) -> None:
