@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -116,12 +116,12 @@ def describe_missing(run: StoredRun, side: ComparedRun) -> str:
 
 def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     """Yield remarks for the reader of a comparison, one line each; they do not prevent it."""
-    for path, run in zip(paths, runs, strict=True):
-        yield from (f"{path}: {note}" for note in run.notes)
+    of_runs: defaultdict[str, list[str]] = defaultdict(list)
     for path, run in zip(paths, runs, strict=True):
         seen = ((result.task, result.replies) for result in run.results if result.final)
-        notes = run_notes(seen, run.names_of_model, is_sampled=run.is_sampled)
-        yield from (f"{path}: {note}" for note in notes)
+        for note in (*run.notes, *run_notes(seen, run.names_of_model, is_sampled=run.is_sampled)):
+            of_runs[note].append(str(path))
+    yield from (f"{', '.join(found)}: {note}" for note, found in of_runs.items())
     for path, run in zip(paths, runs, strict=True):
         if run.document is None and run.plan is None:
             missing = "" if run.imported else " of tbench's own"

@@ -402,3 +402,9 @@ def completed(line: str) -> set[str]:
 )
 def test_a_shell_completes(line: str, words: set[str]) -> None:
     assert completed(line) == words
+
+
+@pytest.mark.parametrize("command", ["summary", "compare"])
+def test_the_help_names_the_settings_that_have_no_option_of_their_own(command: str) -> None:
+    words = " ".join(tbench(command, "--help").stdout.split())
+    assert "with NAME one of cost.prompt_price," in words

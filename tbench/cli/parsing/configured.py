@@ -55,7 +55,8 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         self._configuration = configuration
         self._settings = [each for each in iter_settings(configuration) if only is None or each.path in only]
         self._asks_model = any(each.section == "model" for each in self._settings)
-        self._own = [*self.params, _CONFIG]
+        without_flags = [each.path for each in self._settings if only is not None and not each.flags]
+        self._own = [*self.params, _config_option(without_flags)]
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
         self._help_all: click.Option | None = None
         if (count := sum(isinstance(each, click.Option) for each in self.params)) > MAX_SHOWN:
@@ -77,7 +78,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
             *_from_config(layers, passed[_CONFIG_NAME]),
             *_from_flags(layers, self._settings, ctx),
         ]
-        own = {each.name: passed[each.name] for each in self._own if each.name in passed and each is not _CONFIG}
+        own = {each.name: passed[each.name] for each in self._own if each.name in passed and each.name != _CONFIG_NAME}
         ctx.params = {**own, "given": GivenSettings(layers, values)}
         return super().invoke(ctx)
 
@@ -128,13 +129,14 @@ SHOWS_ALL = f"{__name__}.shows_all"
 _NAMES_WIDTH = 36
 """Largest width of the help's first column."""
 _CONFIG_NAME = "config"
-_CONFIG = click.Option(
-    ["-c", "--config", _CONFIG_NAME],
-    multiple=True,
-    metavar="FILE|NAME=VALUE",
-    help="A TOML file, or section.name=value; repeatable, the last wins.",
-    type=click.Path(),
-)
+
+
+def _config_option(names: Sequence[str]) -> click.Option:
+    """Return the option for files and assignments; its help lists the settings that have no option of their own."""
+    values = f", with NAME one of {', '.join(names)}" if names else ""
+    what = f"A TOML file, or section.name=value{values}; repeatable, the last wins."
+    metavar = "FILE|NAME=VALUE"
+    return click.Option(["-c", "--config", _CONFIG_NAME], multiple=True, metavar=metavar, help=what, type=click.Path())
 
 
 class _Text(click.types.StringParamType):

@@ -262,3 +262,13 @@ def test_power_of_one_configuration_is_about_its_own_tasks(tmp_path: Path) -> No
     assert "an upper bound from one seed" in tbench("power", single)
     other = store_run(tmp_path / "other", {"a": (1.0,), "b": (0.0,)}, model="m2")
     assert "two seeds and two tasks in common" in refused("power", single, other)
+
+
+def test_a_remark_on_several_runs_is_one_line(tmp_path: Path) -> None:
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file in files:
+        file.write_text('{"task": "t", "seed": 0, "reward": 1}\n{"task": "u", "seed": 0, "reward": 0}\n')
+    said = CliRunner().invoke(app, ["compare", *map(str, files)]).stderr.splitlines()
+    assert [line.partition(": no run.json")[0] for line in said if "the plan is derived" in line] == [
+        f"note: {files[0]}, {files[1]}"
+    ]
