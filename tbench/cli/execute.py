@@ -68,16 +68,17 @@ def execute(
     earlier: EarlierRun | None = None,
     tasks: TaskSet | None = None,
     made_images: MadeImages | None = None,
+    began: datetime | None = None,
 ) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for mistakes of the user, before anything starts.
 
     `tasks` are the tasks of the configuration, if they have been read. Several runs of one command share its
-    `made_images`.
+    `made_images`, and `began`, the time when the command began.
     """
+    view, stop = contextlib.ExitStack(), PlannedStop(began)
     tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
-    view, stop = contextlib.ExitStack(), PlannedStop()
     try:
         check_engines(config, engines)
         with tuned_gc():

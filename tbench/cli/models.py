@@ -51,6 +51,7 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
     Returns their outcomes, up to an interruption; None is a run that could not start. Raises UsageError for mistakes of
     the user, before anything starts.
     """
+    began = datetime.now()
     (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
     tasks = tasks_of_run(config, documents[0] if documents else None)
     run_interruptibly(_check_endpoints([config for config, _ in runs]))
@@ -64,7 +65,7 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
         try:
             is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images
             config = config.with_values(sandbox={"drop_images": is_dropped})
-            outcomes.append(outcome := execute(config, earlier, tasks, made_images))
+            outcomes.append(outcome := execute(config, earlier, tasks, made_images, began))
         except UsageError as error:  # its endpoint is gone; the next model's may answer
             print_line(f"tbench: {config.model.name}: {error}", err=True)
             outcomes.append(None)

@@ -31,9 +31,11 @@ class EndpointGate(Protocol):
 class PlannedStop:
     """A stop of a run that keeps the sandboxes of its trials, so that they can be continued."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: datetime | None = None) -> None:
+        """`began` is when the command began; now by default."""
         self.reason = ""
         """Why the run was stopped; empty if it was not."""
+        self._began = began or datetime.now()
         self._task: asyncio.Task[object] | None = None
 
     def begin(self, reason: str) -> bool:
@@ -50,8 +52,8 @@ class PlannedStop:
         """Let the run in the block be stopped, and stop it at the time that its schedule sets."""
         self._task = asyncio.current_task()
         timers = [
-            asyncio.get_running_loop().call_later(seconds, self.begin, reason)
-            for reason, seconds in _stops(schedule, datetime.now())
+            asyncio.get_running_loop().call_later((at - datetime.now()).total_seconds(), self.begin, reason)
+            for reason, at in _stops(schedule, self._began)
         ]
         try:
             yield
@@ -61,14 +63,14 @@ class PlannedStop:
                 timer.cancel()
 
 
-def _stops(schedule: ScheduleConfig, now: datetime) -> Iterator[tuple[str, float]]:
-    """Yield the stops that a schedule plans: the reason of each, and the seconds until then."""
+def _stops(schedule: ScheduleConfig, began: datetime) -> Iterator[tuple[str, datetime]]:
+    """Yield the stops that a schedule plans for a command: the reason and the time of each."""
     if schedule.stop_after is not None:
-        yield f"--for {schedule.stop_after}", duration_sec(schedule.stop_after)
+        yield f"--for {schedule.stop_after}", began + timedelta(seconds=duration_sec(schedule.stop_after))
     if schedule.stop_at is not None:
         hour, minute = map(int, schedule.stop_at.split(":"))
-        at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        yield f"--until {schedule.stop_at}", ((at if at > now else at + timedelta(days=1)) - now).total_seconds()
+        at = began.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        yield f"--until {schedule.stop_at}", at if at > began else at + timedelta(days=1)
 
 
 class StopPolicy:

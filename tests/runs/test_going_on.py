@@ -348,6 +348,21 @@ def test_a_planned_stop_keeps_the_container_paused(cut: Any, engine: Engine) -> 
 
 
 @pytest.mark.slow
+def test_a_run_that_stops_at_its_time_goes_on(cut: Any) -> None:
+    run = cut("--for", "25s")
+    process = run.start()
+    run.wait(asked(run, 3))
+    run.model.answers.clear()
+    printed, _ = process.communicate(timeout=100)
+    assert process.returncode == exit_codes.STOPPED, printed
+    assert "stopped by --for 25s; 1 running trial kept" in printed
+    run.model.answers.set()
+    run.finish("--for", "1h")
+    assert (run.result().reward, run.result().attempt) == (1.0, 1)
+    assert run.model.requests <= STEPS + CLAIMS + 1
+
+
+@pytest.mark.slow
 def test_one_trial_is_stopped_and_the_others_end(cut: Any, engine: Engine) -> None:
     # Its verifier takes as long as `tbench stop` on a busy machine.
     run = cut("--seeds", "2", "--concurrency", "2", "--cpu-overcommit", "4", sleep_sec=8)

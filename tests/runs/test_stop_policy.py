@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tbench.config.settings import ScheduleConfig
 from tbench.errors import TrialError
 from tbench.events import TrialStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
-from tbench.runs.stop_policy import FIRST_TRIALS, StopPolicy
+from tbench.runs.stop_policy import FIRST_TRIALS, PlannedStop, StopPolicy
 
 
 class FakeGate:
@@ -113,3 +114,29 @@ async def test_nothing_starts_while_the_endpoint_is_away_and_nothing_ever_when_i
 
 async def test_without_an_endpoint_trials_start() -> None:
     assert await StopPolicy(planned=1).may_start()
+
+
+HOUR_AGO = (datetime.now() - timedelta(hours=1)).strftime("%H:%M")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "began_hours_ago", "reason"),
+    [
+        ({"stop_after": "1h"}, 2.0, "--for 1h"),
+        ({"stop_after": "3h"}, 2.0, ""),
+        ({"stop_at": HOUR_AGO}, 2.0, f"--until {HOUR_AGO}"),
+        ({"stop_at": HOUR_AGO}, 0.5, ""),
+    ],
+)
+async def test_a_planned_stop_counts_from_when_the_command_began(
+    schedule: dict[str, str], began_hours_ago: float, reason: str
+) -> None:
+    stop = PlannedStop(datetime.now() - timedelta(hours=began_hours_ago))
+
+    async def run() -> None:
+        with stop.stopping(ScheduleConfig.model_validate(schedule)):
+            await asyncio.sleep(0.2)
+
+    running = asyncio.create_task(run())
+    await asyncio.wait({running})
+    assert (stop.reason, running.cancelled()) == (reason, bool(reason))
