@@ -121,8 +121,8 @@ def _duration(text: str) -> float:
 def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
     """Return the times of each step; None for all of them if nothing relates them to the recording.
 
-    The times come from markers. Recordings of other programs have none: there, a step typed when its actions appear in
-    the recording, in their order. The model's seconds before that give the time of its request.
+    A step begins at its marker, and types when its actions appear in the recording, in their order. Recordings of
+    other programs have no markers: there, a step begins the model's seconds before its actions.
     """
     typed = first_action_times(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):

@@ -37,7 +37,7 @@ _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measu
 @click.option("--limit", "-n", metavar="N", type=Integer(min=1), help="Only the newest N runs.")
 @click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in RUNS_DIR.")
 @click.option(
-    "--rebuild", is_flag=True, help="Rebuild the index: read every run again, and drop runs in other folders."
+    "--rebuild", is_flag=True, help="Rebuild the index: read every run again, and forget runs in other folders."
 )
 @json_option
 def history(

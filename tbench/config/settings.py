@@ -490,7 +490,8 @@ class ScheduleConfig(Frozen):
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
     """Stop at a time of day. `tbench resume` continues the run."""
     count_differing: bool = False
-    """Score trials even if their replay differs. Without this, they are excluded from the score."""
+    """Score interrupted trials even if replaying them gave a different terminal. Otherwise, they are excluded from the
+    score."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
     """Keep containers of interrupted trials this long; 0: not at all."""
 

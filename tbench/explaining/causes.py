@@ -292,7 +292,13 @@ def _model(evidence: Evidence) -> str | None:
 _TIME_LIMITS = ("overrides.agent_timeout_multiplier", "overrides.timeout_multiplier")
 RULES: tuple[Rule, ...] = (
     Rule("no_result", "no result", "unclear", "planned, but without a result", _no_result),
-    Rule("not_counted", "does not count", "person", "a person intervened, or a cut changed the trial", _not_counted),
+    Rule(
+        "not_counted",
+        "does not count",
+        "person",
+        "a person intervened, or the trial was interrupted and continued differently",
+        _not_counted,
+    ),
     Rule("tampering", "tampering", "model", "the verdict was forged or prevented, or a strong sign of it", _tampering),
     Rule(
         "machine",

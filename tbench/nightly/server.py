@@ -29,7 +29,7 @@ PYTHON = (sys.executable, "-P", "-m")
 """Runs a module of this installation; -P ignores modules in the current directory."""
 _TAIL_BYTES = 8192
 _GRACE_SEC = 15.0
-"""Seconds after its own deadlines until the supervisor itself is killed."""
+"""Seconds that the supervisor gets beyond `stop_sec` before it is killed itself."""
 
 
 class SupervisedProcess:
@@ -222,7 +222,7 @@ async def _check_weights(server: ModelServer, checkpoint: Checkpoint) -> None:
 
 
 def _other_weights(roots: Iterable[str], checkpoint: Checkpoint) -> Path | None:
-    """Return the first existing path of weights, if none of these paths is below the checkpoint."""
+    """Return the first of these paths that exists here; None if an existing one is within the checkpoint."""
     existing = [root for each in roots if (root := Path(each)).is_absolute() and root.exists()]
     expected = Path(checkpoint.path).resolve()
     return None if any(root.resolve().is_relative_to(expected) for root in existing) else next(iter(existing), None)

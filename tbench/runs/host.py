@@ -83,7 +83,7 @@ def load_per_cpu() -> float | None:
 
 
 class Observation:
-    """The highest load, least free memory and clock jumps since the observation began."""
+    """Highest load and memory stall, least available memory and sum of clock jumps since the observation began."""
 
     def __init__(self, first: Reading, take_reading: Callable[[], None]) -> None:
         self._take_reading = take_reading
@@ -149,7 +149,7 @@ class HostWatch:
 
 
 def _jump(before: Reading, now: Reading) -> float:
-    # A suspend moves both clocks; the larger jump is the whole of it.
+    # A suspend changes both values by its length, so they are not added up.
     sizes = (now.suspended_sec - before.suspended_sec, now.clock_ahead_sec - before.clock_ahead_sec)
     largest = max(abs(size) for size in sizes)
     return largest if largest >= JUMP_SEC else 0.0

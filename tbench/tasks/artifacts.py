@@ -114,7 +114,10 @@ def with_logs(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
 
 
 def collection_order(artifacts: Sequence[Artifact]) -> tuple[tuple[Artifact, bool], ...]:
-    """Return the artifacts in the order of collection, the agent's first, and whether each one's place is free."""
+    """Return the artifacts in the order of collection, the agent's first, each with whether its stored path is free.
+
+    A path is not free if it equals, contains or is within the path of an earlier artifact.
+    """
     ordered = sorted(with_logs(artifacts), key=lambda each: each.from_service != MAIN)
     taken: list[PurePosixPath] = []
     found = []

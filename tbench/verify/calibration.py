@@ -118,7 +118,7 @@ class Calibration(Frozen):
         return any(tried) if tried else None
 
     def passed_by_oracle(self, step: str = "") -> set[str]:
-        """Return the tests that passed in every pass of the oracle, without those whose names change each time."""
+        """Return the tests that passed in every pass of the oracle. Only several passes exclude names that change."""
         shown = (each.tests.get(step, {}) for each in self.oracle_passes)
         names = [{name for name, status in tests.items() if status == "passed"} for tests in shown]
         return set.intersection(*names) if names else set()
@@ -138,7 +138,7 @@ class Calibration(Frozen):
     def failed_control(self, step: str = "") -> str:
         """Return the first kind of control tests that failed in every pass of the oracle; empty if none did.
 
-        Control tests that fail show that the tests check the work.
+        Control tests (see `control_tests.py`) must fail with correct work. If they do, the tests really check the work.
         """
         prefix = f"{step}/{CONTROL}-" if step else f"{CONTROL}-"
         rewards = [each.rewards for each in self.oracle_passes]
@@ -147,14 +147,14 @@ class Calibration(Frozen):
         return next(failed, "").removeprefix(prefix)
 
     def passes_intact(self, step: str = "") -> bool:
-        """Return whether every pass of the oracle also passed sealed tests with the right values."""
+        """Return whether every pass of the oracle also passed the tests with hidden but unchanged values."""
         key = f"{step}/{INTACT}" if step else INTACT
         return bool(self.oracle_passes) and all(is_solved(each.rewards.get(key, 0)) for each in self.oracle_passes)
 
     def of_control(self, step: str = "") -> dict[str, bool]:
-        """Return which tests passed in every pass of the oracle, and whether they passed in its control tests.
+        """For each test that every pass of the oracle passed, return whether it also passed as a control test.
 
-        Only for the kind of `failed_control`, and only tests that ended the same way each time.
+        The control tests are of the kind `failed_control`. Tests whose result there varied are left out.
         """
         key = "/".join(filter(None, (step, f"{CONTROL}-{self.failed_control(step)}")))
         tried = [each.tests.get(key, {}) for each in self.oracle_passes]
@@ -176,7 +176,7 @@ class Calibration(Frozen):
 def compare_with_oracle(
     shown: Mapping[str, Status], calibration: Calibration, step: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Return the oracle's passed tests that a pass lacks, and those that it did not run.
+    """Return the tests passed by the oracle that a pass does not show, and those that it shows as not run.
 
     A failed test is in neither list: tasks may tolerate it.
     """

@@ -147,7 +147,7 @@ class Images:
             )  # fmt: skip
 
     async def _ensure_base(self, name: str) -> None:
-        """Get one of tbench's own base images, or one of a Docker engine here; buildah itself pulls all others."""
+        """Give buildah a base image that is tbench's own or in Docker on this machine; it pulls all others itself."""
         with contextlib.suppress(OciError):
             await run(["buildah", "inspect", "--type=image", name])
             return
@@ -269,7 +269,10 @@ class Images:
             link.replace(self.directory(name))
 
     async def save(self, image_id: str, files: Path, more: dict[str, str]) -> str:
-        """Save a container's own files as an image above its image; returns the id. Raises OciError, TimeoutError."""
+        """Save a container's own files as a new image, a layer on its old one; return the new id.
+
+        Raises OciError, TimeoutError.
+        """
         config = image_facts(self.directory(image_id)).get("Config") or {}
         labelled = {**config, "Labels": {**(config.get("Labels") or {}), **more}}
         identity = f"sha256:{hashlib.sha256(os.urandom(32)).hexdigest()}"
@@ -287,7 +290,7 @@ def _full_name(reference: str) -> str:
 
 def _local_sources(reference: str) -> list[str]:
     """Return the places on this machine where skopeo may find an image: Podman's and buildah's storage, and Docker."""
-    # Podman's service names what it builds as Docker does.
+    # Images that Podman's service builds are named docker.io/…, as with Docker.
     own = [f"localhost/{reference}", f"docker.io/{reference}"] if reference.startswith("tbench/") else []
     return [*(f"containers-storage:{each}" for each in own or [_full_name(reference)]), *_docker_sources(reference)]
 

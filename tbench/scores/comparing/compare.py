@@ -79,7 +79,10 @@ class VarianceParts(Frozen):
     """Variance over tasks of the true difference, var_t(D_t) - within / S, at least 0; only more tasks help."""
 
     def se(self, seeds: float | None = None, *, between: bool = True) -> float:
-        """Return the standard error for `seeds` seeds over other tasks of the same kind, or these (not `between`)."""
+        """Return the standard error with `seeds` seeds (default: the compared ones) over other tasks of the same kind.
+
+        Without `between`, over these tasks.
+        """
         task_variance = self.between if between else 0.0
         return math.sqrt((task_variance + self.within / (seeds or self.seeds)) / self.tasks)
 

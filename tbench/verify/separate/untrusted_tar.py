@@ -35,7 +35,7 @@ class CopyBudget:
 
     entries: int
     shown_bytes: int
-    """Bytes of files that are also written as files, for people to read."""
+    """Bytes that may still be unpacked as files, for people to read."""
     links: frozenset[str] = frozenset()
     """Paths of hard links that were copied."""
 
@@ -72,9 +72,9 @@ class _BoundedReader:
 
 
 def members(archives: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of all archives up to an empty one, and skip `archives` behind it. Raises BrokenArchive.
+    """Yield the members of consecutive archives, up to an empty archive. Raises BrokenArchive.
 
-    `archives` is positioned at the content of the current member.
+    At each member, `archives` is positioned at its content; at the end, behind the empty archive.
     """
     is_empty = False
     while not is_empty:
@@ -159,11 +159,11 @@ class _Copier:
             self._copied.skip(member.name, "not a file, folder or valid link")
 
     def _add_file(self, member: tarfile.TarInfo, parts: Parts) -> None:
-        # As in tarfile's filter "data": readable by the owner, not writable by others.
-        # A hard link of an earlier artifact at this path is unpacked last, and must find no file there.
+        # If an earlier artifact has a hard link at this path, no file is written: links are unpacked last.
         targets = [] if self._path(parts) in self._budget.links else [self._target]
         self._types[parts] = tarfile.REGTYPE
         if targets:
+            # As in tarfile's filter "data": readable by the owner, not writable by others.
             mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
             self._write(member, parts, tarfile.REGTYPE, mode)
         self._copied.files += 1
@@ -179,7 +179,10 @@ class _Copier:
             target.write(bytes(left) + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _shown(self, member: tarfile.TarInfo, parts: Parts, files: contextlib.ExitStack) -> list[IO[bytes]]:
-        """Return a new file for people to read; none if it cannot be created, as it is not what is verified."""
+        """Return a list with a new file for people to read; empty if it cannot be created.
+
+        That is no error, since this file is not verified.
+        """
         if self._show_at is None or member.size > self._budget.shown_bytes:
             return []
         self._budget.shown_bytes -= member.size
