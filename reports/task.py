@@ -202,9 +202,14 @@ _FEWEST_SEEDS = 3
 """Minimum number of seeds for which the standard error of a run's mean is drawn."""
 
 
-def render(site: Site, record: TaskRecord) -> str:
-    """Render the page of a task."""
-    content = _content(record, site.history.trials_by_run(record.task)) if record.runs else {}
+TaskTrials = Mapping[Path, Sequence[TrialRow]]
+"""Trials of a task by run directory."""
+
+
+def render(site: Site, record: TaskRecord, trials: TaskTrials | None = None) -> str:
+    """Render the page of a task. `trials` are its trials, if they are read already."""
+    known = site.history.trials_by_run(record.task) if trials is None and record.runs else trials
+    content = _content(record, known) if known is not None and record.runs else {}
     place, crumbs = task_page(record.task), [Crumb("tasks", TASKS), Crumb(record.task)]
     return page("task/task.html.j2", place, crumbs=crumbs, record=record, **content)
 
@@ -337,11 +342,14 @@ def task_records(site: Site) -> list[TaskRecord]:
     return [record for task in site.history.task_names() if (record := task_record(site, task)).runs]
 
 
-def data(site: Site, record: TaskRecord) -> str:
-    """Return the script that gives a trial's page the list of all trials of the task, newest first."""
-    by_run = site.history.trials_by_run(record.task)
-    trials = (_trial(each.run, trial) for each in record.runs for trial in by_run.get(each.point.run, ()))
-    return data_script("trials", list(islice(trials, _MAX_TRIALS)))
+def data(site: Site, record: TaskRecord, trials: TaskTrials | None = None) -> str:
+    """Return the script that gives a trial's page the list of all trials of the task, newest first.
+
+    `trials` are the task's trials, if they are read already.
+    """
+    by_run = site.history.trials_by_run(record.task) if trials is None else trials
+    found = (_trial(each.run, trial) for each in record.runs for trial in by_run.get(each.point.run, ()))
+    return data_script("trials", list(islice(found, _MAX_TRIALS)))
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:

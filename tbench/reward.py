@@ -71,9 +71,10 @@ def is_solved(reward: float) -> bool:
 def exact_sum(rewards: Iterable[float | Fraction]) -> Fraction:
     """Return the sum of rewards, each without float noise."""
     given = list(rewards)
-    steps = [round(each * _FINEST) for each in given]
-    if all(step / _FINEST == each for step, each in zip(steps, given, strict=True)):
-        return Fraction(sum(steps), _FINEST)
+    if not any(isinstance(each, Fraction) for each in given):
+        steps = [round(each * _FINEST) for each in given]
+        if all(step / _FINEST == each for step, each in zip(steps, given, strict=True)):
+            return Fraction(sum(steps), _FINEST)
     parts = [each if isinstance(each, Fraction) else as_fraction(each) for each in given]
     common = math.lcm(*(part.denominator for part in parts))  # much faster than adding fractions one by one
     return Fraction(sum(part.numerator * (common // part.denominator) for part in parts), common)

@@ -130,9 +130,16 @@ def _page(
         name=trial_name(result.task, result.seed, result.attempt),
         task_data=task_data(result.task),
         command=rerun(result.task, result.seed) if rerun is not None else "",
-        asking=inspection_commands(stored.path, result) if stored.document is not None else (),
+        asking=_asking(stored, result, parts),
         imported=stored.imported,
     )
+
+
+def _asking(stored: StoredRun, result: TrialResult, parts: Sequence[TrialSection]) -> Sequence[tuple[str, str]]:
+    """Return the commands that show more of the trial, as far as its files are there."""
+    if stored.document is None or not any(part.is_kept for part in parts):
+        return ()
+    return inspection_commands(stored.path, result, has_steps=any(part.steps for part in parts))
 
 
 def _times(result: TrialResult) -> Iterator[BarPart]:

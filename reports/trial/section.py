@@ -168,6 +168,8 @@ class TrialSection:
     verifier: VerifierView | None
     notes: tuple[str, ...]
     """Parts that cannot be shown, one sentence each."""
+    is_kept: bool = True
+    """Whether its directory is there."""
 
 
 def read_sections(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
@@ -185,7 +187,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
     name = step.name if step is not None else ""
     if directory is None:
         notes = ("only its result is stored",) if step is None or step.begun else ()
-        return TrialSection(name, number, step, "", (), (), (), (), _NOTHING, (), None, notes)
+        return TrialSection(name, number, step, "", (), (), (), (), _NOTHING, (), None, notes, is_kept=False)
     notes_of_steps: list[str] = []
     trajectory = _trajectory(directory, notes_of_steps)
     steps = trajectory.steps

@@ -25,7 +25,7 @@ from tbench.results import (
     is_weak,
     went_on_counts,
 )
-from tbench.reward import canonical, exact_sum
+from tbench.reward import canonical, exact_sum, mean
 from tbench.scores.cost import Prices, run_cost
 from tbench.scores.final_results import FinalResult, FinalResults, count_pressure, exclude_uncounted
 from tbench.scores.intervals import Interval, interval_95
@@ -414,7 +414,7 @@ def _task_row(task: str, seeds: Sequence[int], counted: dict[tuple[str, int], Fi
     rewards = [cell.reward for cell in cells if cell.reward is not None]
     return TaskRow(
         task=task,
-        mean_reward=float(exact_sum(rewards) / len(cells)) if rewards else None,
+        mean_reward=mean([cell.reward or 0.0 for cell in cells]) if rewards else None,
         solved=sum(cell.status is Status.PASS for cell in cells),
         scored=len(rewards),
         cells=cells,

@@ -149,12 +149,12 @@ def rerun_options(document: RunDocument, changed: Mapping[str, Any] = MappingPro
     return [shlex.quote(word) for word in words]
 
 
-def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]:
-    """Return shell commands that inspect a trial, each with a description."""
+def inspection_commands(run: Path, result: TrialResult, *, has_steps: bool) -> list[tuple[str, str]]:
+    """Return shell commands that inspect a stored trial, each with a description; some need its steps."""
     attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
     name = shlex.quote(f"{run}/{result.task}/{result.seed}{attempt}")
     found = [(f"tbench why {name}", "the outcome and its reasons, on one screen")]
-    if result.steps:
+    if result.steps and has_steps:
         last = result.steps
         found += [
             (f"tbench show {name} --step {last}", "a step with its full text, and the screen after it"),

@@ -164,6 +164,22 @@ def test_a_trial_of_which_only_the_result_is_left_has_a_page(tmp_path: Path) -> 
     assert "No model steps are stored for this trial." in page.words
 
 
+def test_commands_are_offered_as_far_as_the_files_of_the_trial_are_there(tmp_path: Path) -> None:
+    def without_steps(directory: Path) -> None:
+        for name in ("steps.jsonl", "trajectory.json"):
+            (directory / name).unlink(missing_ok=True)
+
+    failed = a_result("task", 0, 0.0)
+    whole = page_of(tmp_path / "whole", result=failed).words
+    pruned = page_of(tmp_path / "pruned", result=failed, change=without_steps).words
+    gone = page_of(tmp_path / "gone", result=failed, change=shutil.rmtree).words
+    assert [("tbench why" in words, "tbench blame" in words) for words in (whole, pruned, gone)] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
+
+
 def test_each_step_of_a_task_is_a_section_with_steps_of_its_own(tmp_path: Path) -> None:
     parts = (
         TaskStepResult(name="one", reward=1.0),
