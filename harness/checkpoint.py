@@ -236,13 +236,15 @@ class Conversation:
 
     @classmethod
     def restore(cls, checkpoints: Iterable[Saved], steps: Sequence[Step]) -> Conversation:
-        """Restore a conversation. Raises ValueError if there is no checkpoint, or steps are missing."""
+        """Restore a conversation as far as its steps are known. Raises ValueError if it has no checkpoint or step."""
         found: Conversation | None = None
         for number, line in enumerate(checkpoints, 1):
             if isinstance(line, Worked):
                 if found is not None:
                     found.worked, found.lines = line, number
                 continue
+            if not isinstance(line, Replied) and line.steps > len(steps):
+                break  # a full disk had room for this line, but not for the step
             if isinstance(line, Checkpoint):
                 each = line
                 found = found or cls(each)
@@ -252,13 +254,9 @@ class Conversation:
             elif isinstance(line, Replied):
                 each = line.after(found.last, len(found.messages))
                 found.uncounted = 0
-            elif len(steps) < line.steps:
-                raise ValueError(_STEPS_MISSING)
             else:
                 each = line.after(found.last, steps[line.steps - 1], len(found.messages))
                 found.uncounted = len(each.added)
-            if len(steps) < each.steps:
-                raise ValueError(_STEPS_MISSING)
             found.last, found.worked, found.lines = each, None, number
             found.messages[each.kept :] = (
                 part.message(steps[each.steps - 1]) if isinstance(part, OfStep) else part for part in each.added

@@ -287,7 +287,9 @@ async def _open(terminal: Terminal, before: Conversation | None) -> None:
     try:
         if before is None:
             await terminal.open()
-        elif await terminal.go_on(before.step if before.last.pending is not None else 0) > before.step:
+            return
+        pending = before.last.pending
+        if await terminal.go_on(0 if pending is None else pending.index) > before.last.steps + (pending is not None):
             why = "more was typed than its checkpoints know of: the disk may have been full"
             raise TrialError("sandbox_lost", f"the trial cannot go on: {why}")
     except TerminalLost as error:

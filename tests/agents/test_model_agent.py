@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from conftest import MakeTask
 
-from tbench.agents.model_agent import full_instruction
+from harness.checkpoint import Checkpoint, Conversation, Counts, HistoryCounts
+from harness.trajectory import Reply, Step
+from tbench.agents.model_agent import _open, full_instruction
 from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Copies, Sandbox, SandboxSettings, open_backend
@@ -96,3 +98,24 @@ async def test_loose_files_that_changed_are_not_copied(make_task: MakeTask, engi
     async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         with pytest.raises(TrialError, match=r"run\.sh changed"):
             await backend.sandbox(agent_environment(task), "tests")
+
+
+@pytest.mark.parametrize(
+    ("is_pending", "typed", "is_known"), [(1, 2, True), (1, 3, False), (0, 1, True), (0, 2, False)]
+)
+async def test_a_terminal_in_which_a_reply_was_typed_that_is_not_on_disk_is_given_up(
+    is_pending: int, typed: int, is_known: bool
+) -> None:
+    class Left:
+        async def go_on(self, step: int) -> int:
+            assert step == 2 * is_pending
+            return typed
+
+    pending = Step(index=2, reply=Reply(content="ls")) if is_pending else None
+    before = Conversation(Checkpoint(0.0, 1, HistoryCounts(), Counts(), pending))
+    terminal: Any = Left()
+    if is_known:
+        await _open(terminal, before)
+        return
+    with pytest.raises(TrialError, match="the disk may have been full"):
+        await _open(terminal, before)

@@ -240,6 +240,15 @@ async def test_a_lost_step_is_noticed() -> None:
         Conversation.restore(whole.checkpoints, whole.steps[1:])
 
 
+async def test_a_conversation_ends_before_the_first_step_that_a_full_disk_has_lost() -> None:
+    whole = Recorded(Limits(), SCRIPT, None)
+    await whole.run()
+    for number in range(1, len(whole.steps)):
+        found = Conversation.restore(whole.checkpoints, whole.steps[:number])
+        assert (len(found.steps), found.step) == (number, number + 1)
+        assert found.last.pending is not None and found.last.pending.reply == whole.steps[number].reply
+
+
 def test_messages_of_a_step_are_taken_from_it_also_with_tool_calls() -> None:
     calls = (ToolCall(id="a", name="bash", arguments="{}"), ToolCall(id="b", name="bash", arguments="{}"))
     step = Step(index=1, reply=Reply(content="c", reasoning="r", tool_calls=calls), observation="o")

@@ -158,10 +158,13 @@ def test_a_disk_that_was_full_at_the_cut_costs_no_verdict(
             while True:
                 filler.write(bytes(4096))
         run.end(lambda: run.model.requests >= 8)
+        before = run.model.requests
         (disk / "filler").unlink()
         run.finish()
         last = next(each for each in run.results if each.final)
-        assert last.reward == 1.0
-        print("attempt", last.attempt, last.went_on)
+        replayed = last.went_on[-1]
+        assert (last.reward, replayed.how, replayed.differs) == (1.0, "replayed", "")
+        known = replayed.at_step - 1
+        assert known >= 2 and run.model.requests <= before + STEPS + CLAIMS - known + 1
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
