@@ -47,11 +47,10 @@ def single_sentence(run: ExplainedSide, lost: Sequence[LostPoints]) -> tuple[str
         return f"{run.name} lost no points", ""
     total, most = sum(each.lost for each in lost), lost[0]
     known = next((each for each in lost if each.party != "model"), None)
-    words = (
-        f"{run.name} scores {points(run.score)} %: {points(most.lost)} of {points(total)} lost points are {most.title}"
-    )
+    shares = f"{points(most.lost)} of {points(total)} lost points"
+    words = f'{run.name} scores {points(run.score)} %: {shares} come from "{most.title}"'
     if known is not None and known is not most:
-        words += f", {points(known.lost)} are {known.title} ({known.example.words})"
+        words += f', {points(known.lost)} from "{known.title}" ({known.example.words})'
     elif known is most:
         words += f" ({most.example.words})"
     if known is None:
@@ -93,7 +92,7 @@ def _first_command(found: Difference) -> str:
 
 def _part_words(part: DifferencePart) -> str:
     sure = f"{points(part.difference, signed=True)} ({interval_text(part)}, {p_text(part.p)})"
-    words = f"{sure} are {part.title}"
+    words = f'{sure} come from "{part.title}"'
     if part.because:
         words += f", because {names_text(part.because, 2)}"
     elif part.party != "unclear":

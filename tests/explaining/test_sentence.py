@@ -30,7 +30,7 @@ def test_without_a_finding_it_says_so_and_how_to_see_more(tmp_path: Path) -> Non
 def test_a_single_run_says_what_costs_most_and_what_can_be_done(tmp_path: Path) -> None:
     draw(tmp_path, ("request-timeout",), 2)
     found = explain(tmp_path / "night-08")
-    assert "lost points are" in found.sentence and "request timeout" in found.sentence
+    assert "lost points" in found.sentence and "request timeout" in found.sentence
     assert "to gain at most" in found.sentence
 
 
