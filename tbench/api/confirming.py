@@ -29,7 +29,7 @@ from tbench.storage.stored_trial import find_trial
 from tbench.text import counted, one_line
 
 _ALONE = "machine"
-"""Cause that any fork removes, since one runs after the other."""
+"""Cause that any fork removes, since forks run one after the other."""
 _ANOTHER_SERVER = (MODEL, UNCLEAR, THINKING, "context_full", "reply_cut", "parser", "endpoint", "request_timeout")
 """Causes that another server may remove, if no setting does."""
 _FROM_START = (MODEL, UNCLEAR)
@@ -92,10 +92,11 @@ async def confirm(
     """Confirm the causes in an explanation with at most `forks` forks, and return the explanation with the outcome.
 
     Each failed trial is replayed up to the step of its cause, and continued with the cause removed: with the settings
-    that the remedy changes or, where another server is needed, at `base_url` or the earlier run's endpoint. Where only
-    settings change, half of the forks repeat the same without the change. `base_url` is also needed if the run's
-    endpoint has moved. `say` is called with the plan before anything starts, with progress, and with causes that cannot
-    be confirmed. The outcome of forks is stored with the newest run. Raises UsageError if nothing can be confirmed.
+    that the remedy changes or, where another server is needed, at `base_url` or the earlier run's endpoint. If settings
+    or the context's length change, half of the forks repeat the same without the change. `base_url` is also needed if
+    the run's endpoint has moved. `say` is called with the plan before anything starts, with progress, and with causes
+    that cannot be confirmed. The outcome of forks is stored with the newest run. Raises UsageError if nothing can be
+    confirmed.
     """
     run = Path(found.run.runs[-1])
     if not is_run(run):
@@ -144,7 +145,7 @@ async def _plan(
 
 
 def _causes(found: Explanation) -> Sequence[DifferencePart | LostPoints]:
-    """Return the causes to confirm: the lost parts beyond chance, else all lost parts, or all causes of one run."""
+    """Return the causes to confirm: the lost parts beyond chance, else all lost parts; of a single run, all causes."""
     if found.difference is None:
         return found.lost
     lost = [part for part in found.difference.parts if part.difference < 0]

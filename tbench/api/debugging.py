@@ -199,7 +199,7 @@ class DebugSession:
     # -- continuing ----------------------------------------------------------------------------------
 
     async def step(self, count: int = 1) -> StepSeen | None:
-        """Execute the draft, and return the last step when the next reply waits; None if there is no step.
+        """Execute `count` replies from the draft on; return the last step when the next reply waits, None without one.
 
         Raises UsageError if the trial has ended.
         """
@@ -248,7 +248,7 @@ class DebugSession:
     async def rewind(self, step: int) -> DraftSeen | None:
         """Replay the trial up to a step, in a fresh container; the step's reply becomes the draft.
 
-        `differs` has the first difference of the terminal meanwhile. The trial no longer counts.
+        `differs` has the first difference in the replayed terminal output. The trial no longer counts.
         """
         await self.waits()
         before = self._shown.attempt if self._shown is not None else 1

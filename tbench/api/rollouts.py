@@ -28,7 +28,7 @@ class RolloutTurn:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Consecutive turns, in which each prompt continues the previous turn: one training example."""
+    """Turns in which each prompt continues the previous turn: one training example."""
 
     prompt_ids: list[int]
     """Tokens of the first prompt."""
@@ -79,7 +79,7 @@ class Rollout:
     def sequences(self) -> list[TokenSequence]:
         """Return the turns as token sequences, several if the history was changed on the way. Raises TokensMissing.
 
-        A turn continues the sequence before it only if its prompt begins with exactly those tokens. Nothing is
+        A turn continues a sequence only if its prompt begins with exactly the tokens of the sequence. Nothing is
         tokenized again, so training sees the sampled tokens.
         """
         return flatten(self._tokens())

@@ -56,7 +56,7 @@ _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 class TrialFailed(TbenchError):
     """A trial ended without a verdict, not because of the agent: there is no reward, and nothing to train on.
 
-    `result.error` has the stage, the type and the blame; `retryable` says whether a retry may succeed.
+    `result.error` has the stage, the type, the blame, and `retryable`: whether a retry may succeed.
     """
 
     def __init__(self, result: TrialResult) -> None:

@@ -115,7 +115,7 @@ def describe_missing(run: StoredRun, side: ComparedRun) -> str:
 
 
 def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
-    """Yield remarks for the reader of a comparison, one line each; they do not prevent it."""
+    """Yield remarks for the reader of a comparison, one line each; they do not prevent the comparison."""
     of_runs: defaultdict[str, list[str]] = defaultdict(list)
     for path, run in zip(paths, runs, strict=True):
         seen = ((result.task, result.replies) for result in run.results if result.final)
@@ -240,7 +240,7 @@ def start_time(run: StoredRun) -> str:
 def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
     """Return the runs at `paths`, oldest first, and one sentence about each run that was left out. A path is a run, or
     a directory of runs: its unfinished and unreadable runs are left out. Runs of the same name are called by their
-    paths. If the start of any is unknown, they stay in the given order. Raises RunUnreadable and StillRunning for a run
+    paths. If the start of any is unknown, all stay in the given order. Raises RunUnreadable and StillRunning for a run
     that was given directly, and UsageError for a directory without runs.
     """
     nights: list[StoredNight] = []

@@ -38,7 +38,7 @@ class PlannedTask(Frozen):
 
 
 class Locked(Frozen):
-    """The agent and model that the configuration's names stood for when the run began. With others, it is another
+    """The agent and model that the configuration's names stood for when the run began. Others would be another
     run."""
 
     agent: str
@@ -57,7 +57,7 @@ class Locked(Frozen):
     prompt_hash: str | None = None
     """Hash of the prompts; None for agents other than tbench's own."""
     shell_state: str | None = None
-    """Whether commands share a shell; None for protocols without one, such as keystrokes."""
+    """Whether commands share a shell; None for protocols without this choice, such as keystrokes."""
     approval: str | None = None
     """Approver of actions, with rules named by their hash; None if no approval is needed."""
 
@@ -118,7 +118,7 @@ class RunDocument(RunPlan):
     replies: ReplyStats | None = None
     """Metadata of the model's replies, summed over all trials; None until the run has ended."""
     went_on: dict[str, int] = Field(default={})
-    """Number of continued trials, by the way in which they continued."""
+    """Number of continued trials (`trials`), and their numbers by the way in which they continued."""
     reply_notes: tuple[str, ...] = ()
     """Suspicious observations about the replies, one per line."""
     unhealthy: dict[str, str] | None = None
@@ -141,7 +141,7 @@ def replies_fields(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, A
 
 
 class ForeignRunDocument(ValueError):
-    """A run.json that tbench did not write, such as the plan of imported results."""
+    """A run.json without a configuration of tbench, such as that of imported results."""
 
 
 def read_document(content: Mapping[str, Any]) -> RunDocument:

@@ -244,7 +244,7 @@ class Layers(Generic[Config]):
 
 
 def _require_one_list_of_models(values: Sequence[Value]) -> None:
-    """Check that only one source lists models, and none above it names another. Raises UsageError."""
+    """Check that only one source lists models, and that no higher layer names another model. Raises UsageError."""
     listed = [each for each in values if each.model is not None]
     count = len({each.model for each in listed})
     if count < 2:

@@ -9,7 +9,7 @@ from typing import Any
 EARLIER = "earlier_limits"
 """Key in run.json's engine section for limit problems from before the run was resumed."""
 DISK = "disk"
-"""The limit that is missing on some file systems. Few tasks ask for it, and it decides few verdicts."""
+"""The disk limit, which some file systems lack. Few tasks ask for it, and it decides few verdicts."""
 
 
 class LimitState(StrEnum):

@@ -61,7 +61,7 @@ class Setting:
     name: str
     field: FieldInfo
     option: Option
-    """Option of the field. A section that inherits a field from the harness, which knows no options, defines it."""
+    """Option of the field; for fields inherited from the harness, which knows no options, from the section's `options`."""
     is_measured: bool
     """Whether the value affects what is measured."""
 
@@ -87,7 +87,7 @@ class Setting:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Names of the option; none for a section that is only for files, `-c` and the environment."""
+        """Names of the option; empty for a section that is only for files, `-c` and the environment."""
         if not getattr(self.part, "has_flags", True):
             return ()
         named = tuple(flag.partition("/")[0] for flag in self.option.flags)

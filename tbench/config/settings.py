@@ -60,7 +60,7 @@ _SMALLEST_POOL = 24
 
 
 AUTO_FALLBACK, AUTO_MAX = 16, 512
-"""Concurrent trials with concurrency `auto`: if no server reports its load, and at most."""
+"""Concurrent trials with concurrency `auto`: the number if no server reports its load, and the maximum."""
 
 
 class _Auto(int):
@@ -251,7 +251,7 @@ class AgentConfig(Frozen):
     """model, oracle, nop, module:Class, or a packaged agent. `model` is a language model in tbench's own loop,
     `oracle` runs the reference solution, `nop` does nothing. `tbench agent list` lists packaged agents; FILE.toml is a
     recipe for another one."""
-    # Counts by the agent's name in `Locked`.
+    # Not measured by itself: the agent's name in `Locked` contains the version.
     version: Annotated[str | None, Option(("--agent-version",), metavar="VERSION", measured=False)] = None
     """Another version of a packaged agent."""
     preset: Annotated[

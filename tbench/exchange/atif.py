@@ -49,7 +49,7 @@ def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], l
 
 
 def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
-    """Return the call that was run, which is at most the first one of a reply, as parsed."""
+    """Return the call that was run, as parsed: at most the first call of the reply."""
     if not step.actions:
         return []
     parsed = protocol.parse(step.reply)

@@ -137,7 +137,7 @@ def compactions_before(step: Step) -> int:
 
 
 def opening_messages(trajectory: Trajectory) -> tuple[Message, ...]:
-    """Return the messages before the first reply, without summaries that were added later."""
+    """Return the messages with which the trajectory began, without summaries that were added later."""
     if trajectory.inherited and not trajectory.compactions:
         return trajectory.messages[: trajectory.inherited]
     roles = [message.role for message in trajectory.messages]
@@ -194,7 +194,7 @@ def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
 def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
     """Reconstruct all contexts; None if the last one does not match the trajectory's messages.
 
-    A compaction of a continued conversation also shortened its earlier part, which is in another trajectory.
+    Also None if a continued conversation was compacted: its earlier part, in another trajectory, was shortened, too.
     """
     if protocol.protocol is None or (trajectory.inherited and trajectory.compactions):
         return None

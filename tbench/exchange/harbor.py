@@ -356,7 +356,7 @@ def _write_trial(trial: ExportedTrial, place: Path) -> None:
 
 
 def _copy_logs(directory: Path, place: Path) -> None:
-    """Copy the logs of agent and verifier and the recording, without following links."""
+    """Copy the logs of agent and verifier, the artifacts and the recording, without following links."""
     for name in _COPIED:
         if (directory / name).is_dir() and not (directory / name).is_symlink():
             shutil.copytree(directory / name, place / name, symlinks=True)

@@ -31,7 +31,7 @@ Fields = dict[str, Any]
 
 
 def training_rows(trial: ExportedTrial, thinking: Thinking) -> Iterator[Fields]:
-    """Yield a row for each context of a trial with messages to train on."""
+    """Yield a row for each context of a trial that has messages to train on."""
     for part in trial.parts:
         run_protocol = load_run_protocol(trial.run, part.trajectory)
         contexts = make_contexts(part.trajectory, run_protocol)

@@ -15,7 +15,7 @@ _FILE = TypeAdapter(dict[str, Confirmation])
 
 
 def read_confirmations(run: Path) -> Mapping[str, Confirmation]:
-    """Return the confirmations of a run by cause; none if there are none, or if they cannot be read."""
+    """Return the confirmations of a run by cause; empty if it has none, or if they cannot be read."""
     try:
         return _FILE.validate_json((run / CONFIRMED_NAME).read_bytes())
     except (OSError, ValidationError):

@@ -459,7 +459,7 @@ def _listed_changes(
     *,
     paired: bool,
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
-    """List the trials that fail and passed before, if seeds are equal; else all that fail."""
+    """List the failed trials: with equal seeds, those whose reward is lower than before; else all."""
     if not paired:
         return _listed(new, new.failed, "failed", listed, keys)
     before = {(task, each.seed): each.reward for task, row in rows[0].items() for each in row}

@@ -57,7 +57,7 @@ class Confirmation(Frozen):
     """Number of forks from the same steps without the change."""
     unchanged_passed: int = 0
     failed: tuple[str, ...] = ()
-    """Why other forks failed."""
+    """Why further forks could not run, or have no verdict."""
     directory: str
     """Folder of the forks' runs."""
 
@@ -168,12 +168,12 @@ class Explanation(Frozen):
     moved: tuple[Moved, ...] = ()
     model_tests: tuple[ModelTest, ...] = ()
     equal_first_replies: tuple[int, int] | None = None
-    """Pairs of trials with equal task and seed that begin with the same reply, and all such pairs; None without any."""
+    """Numbers of pairs of trials of equal task and seed: those with equal first replies, and all; None without any."""
     difference: Difference | None = None
     lost: tuple[LostPoints, ...] = ()
     """Where the points of the run are lost, most first."""
     trials: tuple[ExplainedTrial, ...] = ()
-    """Failed trials with their causes; in a comparison of equal seeds only those that passed before."""
+    """Failed trials with their causes; in a comparison of equal seeds only those whose reward is lower than before."""
     left_out: tuple[str, ...] = ()
     """Tasks that are not compared, and why."""
     notes: tuple[str, ...] = ()

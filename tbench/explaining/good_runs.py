@@ -65,7 +65,7 @@ def _begun(run: StoredRun) -> str:
 
 
 def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
-    """Return the plans of finished runs of the same model that began before."""
+    """Return the plans of the finished runs of the same model that began before this run."""
     found = []
     for path in run.resolve().parent.iterdir():
         if path == run.resolve() or not is_run(path):

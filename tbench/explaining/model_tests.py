@@ -13,7 +13,7 @@ from tbench.explaining.trials import Side, Trial
 from tbench.scores.comparing.exact_tests import holm
 
 SURE = 0.05
-"""Adjusted p from which a measure counts as different."""
+"""Largest adjusted p with which a measure counts as different."""
 _LEAST = 5
 """Fewest trials of a side for a test."""
 

@@ -73,7 +73,7 @@ class Split:
     test: TwoSample
     """The test of all rewards."""
     parts: tuple[Part, ...]
-    """The named ones first, then the largest first."""
+    """Named parts first; then the others, largest first."""
     tests: int
     """Number of tests for which the p values are adjusted."""
 
@@ -269,7 +269,7 @@ class _Tests:
         )
 
     def adjusted(self, key: str) -> tuple[TwoSample, float, tuple[str, ...]]:
-        """Return a part's test, its adjusted p with that of its tasks, and the tasks that are beyond chance."""
+        """Return a part's test, the lowest adjusted p of this test and of its tasks', and the tasks beyond chance."""
         found = [(at, task) for at, (name, task) in enumerate(self.names) if name == key]
         if not found:
             return TwoSample(1.0, 1.0), 1.0, ()

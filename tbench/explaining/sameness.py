@@ -27,7 +27,7 @@ from tbench.text import counted, names_text
 _MAX_PROMPTS = 100
 """Maximum number of tasks whose first prompts are compared."""
 _OPENING_BYTES, _MESSAGES = 1 << 19, '"messages":'
-"""Bytes of a trajectory that are read for its first request, and the text before it."""
+"""Bytes of a trajectory that are read for its first request, and the text before the request's messages."""
 _SURE = 0.001
 """Maximum p for a changed pace or load."""
 _SLOWER = 1.25
@@ -126,7 +126,7 @@ def _windows(*served: Any) -> list[int | None]:
 
 
 def _replies(first: Side, second: Side) -> Iterator[Moved]:
-    """Yield the names in replies that only one of the newest runs has."""
+    """Yield the kinds of names in replies of which the two newest runs have none in common."""
     old, new = (_summed(side.last) for side in (first, second))
     if old is None or new is None:
         return
@@ -208,7 +208,7 @@ def _first_request(side: Side, task: str) -> _FirstRequest | None:
 def _opening(file: Path) -> list[tuple[str, str]]:
     """Return role and content of a trajectory's messages before the first reply, reading only its beginning.
 
-    Empty if the file is missing, damaged or begins with more than that.
+    Empty if the file is missing or damaged, or if the first reply is not within the bytes read.
     """
     try:
         with file.open("rb") as opened:
@@ -241,7 +241,7 @@ class ThinkingSeen:
     thinking: int
     """Replies with thinking."""
     dropped_at: int | None
-    """First step whose prompt lacks the previous reply's thinking: it grew by less than that reply's tokens."""
+    """First step whose prompt lacks the previous reply's thinking: the prompt grew by less than that reply's tokens."""
     words: str = ""
 
 
@@ -265,7 +265,7 @@ def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
 
 
 def _thinks(step: Step) -> bool:
-    # If the template begins the thought in the prompt, the reply has only its end.
+    # If the template begins the thought in the prompt, the reply has only the end of the thought.
     return bool(step.reply.reasoning) or ("think>" in step.reply.content and bool(_texts(step)))
 
 
@@ -274,7 +274,7 @@ def _texts(step: Step) -> str:
 
 
 def _thinking(first: Side, second: Side, found: Sequence[Moved]) -> list[Moved]:
-    """Return whether thinking is dropped, or missing, on one side only."""
+    """Return the finding that thinking is dropped, or missing, on one side only; empty otherwise."""
     seen = [[see_thinking(steps) for _, steps in side.sample] for side in (first, second)]
     old, new = ([each for each in some if each.replies] for some in seen)
     if min(len(old), len(new)) < _LEAST:

@@ -173,7 +173,7 @@ class Side:
         return self.has_files(trial) and (self.directory_of(trial) / STEPS_NAME).is_file()
 
     def steps_of(self, trial: Trial) -> Sequence[Step]:
-        """Read the steps of a trial; none if they were not stored, were pruned or cannot be read."""
+        """Read the steps of a trial; empty if they were not stored, were pruned or cannot be read."""
         if not self.has_files(trial) or self.runs[trial.run].document is None:
             return ()
         try:

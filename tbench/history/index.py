@@ -102,7 +102,7 @@ class RunHistory:
         self._connection.close()
 
     def update(self, *roots: Path, progress: Progress | None = None) -> Changes:
-        """Read new and changed run directories at or below `roots`, and remove those that are gone from the index.
+        """Read new and changed run directories at or below `roots`, and remove from the index those that are gone.
 
         Runs are removed only if their root exists and their disk is mounted. Each run is one transaction: if the
         process is killed, the index stays intact, and the next update completes it. Raises UsageError.
@@ -126,7 +126,7 @@ class RunHistory:
         with self._raises_damage(), transaction(self._connection):
             make_tables(self._connection)
 
-    # Each query serves one page and reads only what it shows. All raise UsageError if the file is damaged.
+    # Each query serves one page and reads only what the page shows. All raise UsageError if the file is damaged.
 
     def runs(
         self,
@@ -139,7 +139,7 @@ class RunHistory:
     ) -> tuple[RunRow, ...]:
         """Return the runs, newest first; those whose begin is unknown come last.
 
-        Runs for debugging and forks, which have no score, are left out unless `unscored`, here and in other queries.
+        Runs for debugging and forks, which have no score, are left out unless `unscored`.
         `dataset` is a name or NAME@VERSION, `under` folders that contain the runs.
         """
         where = self._where(model=model, dataset=dataset, under=under, unscored=unscored)
@@ -262,7 +262,7 @@ class RunHistory:
         )
 
     def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
-        """Return the best and the last run of each model, series by series, without runs that have no score."""
+        """Return the best and the last run of each model in each series, without runs that have no score."""
         where = self._where(dataset=dataset, under=under)
         where.add("runs.score IS NOT NULL")
         series = "PARTITION BY runs.model_id, runs.fingerprint"

@@ -37,7 +37,7 @@ class RunRow:
     """As in run.json; None for bare results."""
     imported: bool
     purpose: str
-    """`score`, or `debug` or `fork` for runs that have none."""
+    """`score`; `debug` or `fork` for runs without a score."""
     tbench_version: str | None
     seeds: tuple[int, ...]
     tasks: int
@@ -200,7 +200,7 @@ def _name_and_day(name: str, begun_at: str | None) -> str:
 Tasks = Mapping[str, str | None]
 """Content hash by task; None if unknown."""
 _MIN_PAUSES = 3
-"""Number of pauses from which the usual one is known."""
+"""Fewest pauses from which the usual pause is derived."""
 _DAY = timedelta(days=1)
 
 

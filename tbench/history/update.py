@@ -89,7 +89,7 @@ def _dataset_id(connection: sqlite3.Connection, dataset: Mapping[str, Any] | Non
 
 
 Progress = Callable[[int, int], None]
-"""Called with the numbers of directories read so far and to be read."""
+"""Called with the number of directories read so far, and the number to be read in all."""
 
 
 @dataclass(frozen=True, slots=True)

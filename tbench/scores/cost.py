@@ -16,7 +16,7 @@ from tbench.text import counted
 _MILLION, _HOUR_USEC = 10**6, 3600 * 10**6
 _USEC = timedelta(microseconds=1)
 _WAITED_SEC = 0.1
-"""Shortest waiting that is due to a failed request; every request takes some microseconds to begin."""
+"""Shortest wait that means a failed request; every request waits some microseconds before it begins."""
 _LEADS = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
 """Words before an amount, by whether it may be too low, and whether it may be too high."""
 Tokens = tuple[int, int, int | None, int]
@@ -52,17 +52,17 @@ class Cost(Frozen):
     amount: float | None
     """Cost of tokens and hours; None if no price is known, only the number of GPUs."""
     per_solved: float | None
-    """`amount` / solved trials; None if no trial was solved."""
+    """`amount` / solved trials; None without an amount, and if no trial was solved."""
     solved: int
     busy_sec: float | None
-    """Seconds in which at least one agent was at work; None without a price per hour or a number of GPUs."""
+    """Seconds in which at least one agent was at work; None if neither price per hour nor number of GPUs is given."""
     gpu_sec: float | None
     """GPUs x `busy_sec`."""
     gpu_sec_per_solved: float | None
     unknown: tuple[str, ...] = ()
-    """Costs that are not counted because they are unknown; with any, the figures are lower bounds."""
+    """Parts of the cost that are unknown, and therefore missing in the figures."""
     uncached: int = 0
-    """Attempts whose cached tokens are unknown, so that they have the full price."""
+    """Number of attempts whose cached tokens are unknown; all their prompt tokens have the full price."""
 
     @property
     def words(self) -> str:
@@ -84,7 +84,7 @@ class Cost(Frozen):
 
 
 def money_text(amount: float, currency: str, lead: str = "") -> str:
-    """Format an amount of money, below 1 with three digits."""
+    """Format an amount of money; below 1, with three significant digits."""
     return f"{lead}{amount:,.2f} {currency}" if amount >= 0.995 or not amount else f"{lead}{amount:.3g} {currency}"
 
 
@@ -164,7 +164,7 @@ def cost_ratio(first: Cost | None, second: Cost | None) -> float | None:
 
 
 def _exact(price: float | None) -> Fraction:
-    """Return a price as it was written: 0.1 is 1/10. One that is not given is 0."""
+    """Return a price as it was written: 0.1 is 1/10. A price that is not given is 0."""
     return Fraction(repr(price or 0.0))
 
 

@@ -223,7 +223,7 @@ class Pressure(Frozen):
     load_max: float | None
     memory_stall_max: float | None
     clock_jump_sec: float
-    """Largest clock jump in one trial. It shortens no limit of tbench, but may affect programs in the container."""
+    """Largest clock jump in one trial. Jumps shorten no limit of tbench, but may affect programs in the container."""
 
     @property
     def words(self) -> str:

@@ -76,7 +76,7 @@ class ShardTrials(NamedTuple):
     """The trials of a plan that belong to one shard."""
 
     name: str
-    """`I/N`."""
+    """`I/N`, I counted from 0."""
     trials: Collection[tuple[str, int]]
     """Task and seed of each."""
 
@@ -187,7 +187,7 @@ def reward_table(
     *,
     is_bounded: bool = True,
 ) -> RewardTable:
-    """Return the rewards that `summarise` counts as a table over the plan.
+    """Return the table over the plan of the rewards that `summarise` counts.
 
     Raises ValueError like `RewardTable.from_verdicts`.
     """
@@ -219,7 +219,7 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
         known = timing.sandbox_sec + agent + timing.verifier_sec + timing.teardown_sec
         other += agent - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known)
         waiting += timing.waited_sec
-    # Waiting for the endpoint is part of the model's time; the rest was keystrokes waiting for the engine.
+    # Waits for the endpoint are part of the model's time. Longer waiting is that of keystrokes for the engine.
     in_model = min(waiting, model)
     in_command = min(waiting - in_model, command)
     return TimeSplit(
@@ -238,7 +238,7 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
     """Return the result that counts for each task and seed: of several, the highest attempt, then the last line.
 
-    Results in which a person intervened lose their reward, as they say nothing about the model.
+    Results that do not count, such as those in which a person intervened, lose their reward (`exclude_uncounted`).
     """
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:

@@ -50,11 +50,11 @@ class Counts(Frozen):
     """Final results of tasks or seeds outside the plan."""
     human_touched: int
     went_on: dict[str, int] = Field(default={})
-    """Number of continued trials, by the way in which they continued."""
+    """Number of continued trials (`trials`), and their numbers by the way in which they continued."""
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0
-    """Trials with only weak signs of tampering. The sign that a pass is unconfirmed does not suffice."""
+    """Trials with only weak signs of tampering. A pass that is merely unconfirmed does not count."""
     unconfirmed: int = 0
     """Passes that no fresh container has confirmed."""
     repaired: int = 0
@@ -291,7 +291,7 @@ class Summary(Frozen):
     without: WithoutTags | None = None
     """The score without tagged trials; None unless it was asked for."""
     cost: Cost | None = None
-    """The cost of all attempts; None without prices."""
+    """The cost of all attempts; None without prices or without a model."""
 
     @property
     def coverage(self) -> float:
@@ -420,7 +420,7 @@ class Summary(Frozen):
 
         schema_version, model, agent, started_at, seeds, overrides [text], lacking_limits [text], score_line,
         score_lines, coverage;
-        counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched,
+        counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched, went_on,
             flagged, weakly_flagged, unconfirmed, repaired, regraded, remarked};
         score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},
         scored_only, scored_only_std, scored_only_interval_95, worst, best, expected_std, se_over_tasks,
@@ -430,7 +430,7 @@ class Summary(Frozen):
         errors [{stage, type, blame, count, retryable, example_message, example_trial}];
         outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens, uncounted};
         replies_from {url: count}; replies {total, models, fingerprints, weights,
-        signs, first} ({name: count} but for total and first, which is null); reply_notes [text];
+        signs, first} (total is a number, first null, the others {name: count}); reply_notes [text];
         time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
         queue_sec}, here and per task;
         pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,

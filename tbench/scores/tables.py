@@ -59,7 +59,7 @@ _STYLES = {
 
 LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - no result"
 LATER_ATTEMPT_MARK = "'"
-"""Suffix of a result of a later attempt than the first."""
+"""Suffix of results of attempts after the first."""
 _PER_SEED_SHOWN = 20
 _ENDS = {
     "step_limit": "out of steps",
@@ -91,7 +91,7 @@ def render(summary: Summary, console: Console, *, brief: bool = False) -> None:
 
 
 def _legend(summary: Summary, *, brief: bool) -> Iterator[str]:
-    """Yield the legend of the table; if `brief`, only for a table with more than passes and failures."""
+    """Yield the legend of the table; if `brief`, only if a cell is not the pass or failure of a first attempt."""
     cells = [cell for row in summary.tasks for cell in row.cells]
     has_later = any(cell.attempt > 1 for cell in cells)
     if not brief or has_later or any(cell.status not in (Status.PASS, Status.FAIL) for cell in cells):
@@ -207,7 +207,7 @@ def _failure_lines(summary: Summary) -> Iterator[str]:
 
 
 def _conditions(summary: Summary) -> Iterator[str]:
-    """Yield the metrics, the dataset, and the run's overrides of its tasks."""
+    """Yield metrics, cost, dataset, overrides of the tasks, and limits that were not in force."""
     yield from (*summary.metric_lines, *summary.cost_lines, *summary.dataset_lines)
     if summary.overrides:
         yield f"overridden: {', '.join(summary.overrides)}"

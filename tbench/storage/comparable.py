@@ -62,7 +62,7 @@ _LOCKED = {
 }
 """Field of `Locked` by key, for values that were resolved from names or paths when the run began."""
 _PACKAGED = "@"
-"""In the name of a packaged agent, before its version."""
+"""Character before the version in the name of a packaged agent."""
 _AGENT_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
 """Settings that only affect tbench's own agent."""
 _SETTINGS = [each for each in iter_settings(RunConfig) if each.is_measured and each.path not in _LOCKED]
@@ -111,8 +111,8 @@ def _imported_keys(run: StoredRun) -> dict[str, Any]:
 def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
     """Return the differences that make two runs incomparable, each as `agent.protocol: a → b`.
 
-    Only values that are known for both runs are compared. Tasks of only one run do not count, nor does the name of the
-    dataset if all common tasks have the same content.
+    With imported results, only values known for both runs are compared. Tasks of only one run do not count, nor does
+    the name of the dataset if all common tasks have the same content.
     """
     old, new = first.task_hashes, second.task_hashes
     common = [name for name in old if name in new]

@@ -266,7 +266,7 @@ def read_checkpoints(trial_dir: Path) -> list[Saved]:
 
 
 def read_trajectory(trial_dir: Path) -> Trajectory | None:
-    """Read the trajectory in a trial's directory; None if missing, such as while it runs. Raises RunUnreadable."""
+    """Read the trajectory in a trial's directory; None if missing, as while the trial runs. Raises RunUnreadable."""
     file = trial_dir / TRAJECTORY_NAME
     try:
         return Trajectory.model_validate_json(file.read_bytes())
@@ -462,7 +462,7 @@ def _json_line(where: str, raw: bytes) -> JsonLine:
 def _result_line(where: str, raw: bytes) -> JsonLine | TrialResult:
     """Read a line like `_json_line`; one that tbench wrote is validated while it is parsed, in half of the time."""
     if raw.startswith(_OWN_LINE):
-        with contextlib.suppress(ValidationError):  # the other way says what is wrong
+        with contextlib.suppress(ValidationError):  # the line is read once more below, to say what is wrong
             return TrialResult.model_validate_json(raw)
     return _json_line(where, raw)
 

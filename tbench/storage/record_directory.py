@@ -134,7 +134,7 @@ class Layout:
     """Files of JSON lines. Writers of any of them hold the lock of the first."""
 
     def is_new(self, path: Path) -> bool:
-        """Whether `path` is empty, or only has leftovers of a process that was killed before it wrote a manifest.
+        """Whether `path` is missing, empty, or has only leftovers of a process killed before it wrote a manifest.
 
         Raises UsageError if it cannot be read.
         """
@@ -181,7 +181,7 @@ class RecordDirectory:
             path.mkdir(parents=True, exist_ok=True)
         directory = cls(path, layout)
         with directory._closed_on_failure():
-            # Another process may have created and finished one before this process got the lock.
+            # Another process may have created and finished the directory before this process got the lock.
             layout.refuse_to_overwrite(path)
             directory.write_manifest(manifest)
             directory._open_all()
@@ -265,7 +265,7 @@ def writable(path: Path) -> Iterator[None]:
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield a temporary directory, which is renamed to `target` at the end of the block.
 
-    If the block fails, it is removed. Raises UsageError if `target` is not empty or cannot be written.
+    If the block fails, the temporary one is removed. Raises UsageError if `target` is not empty or cannot be written.
     """
     if not is_unused(target):
         raise UsageError(f"{target}: not empty; name a new directory with --output (nothing is overwritten)")

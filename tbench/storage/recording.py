@@ -15,9 +15,9 @@ PIECE_BYTES = 1 << 17
 _FIRST_BYTES = 1 << 12
 _COLUMNS, _ROWS = 160, 40
 _KIND_CHARS = 40
-"""Number of leading characters of a line that contain its kind, so that most lines, output, need not be parsed."""
+"""A line has its kind within so many characters, so lines of other kinds need not be parsed."""
 _SEARCHED_INPUTS = 500
-"""Number of following inputs in which an action is searched."""
+"""Number of inputs after the last action found in which the next one is searched."""
 
 
 class CastEvent(NamedTuple):
@@ -44,7 +44,7 @@ class CastPiece(NamedTuple):
     end: int
     """Position in bytes at which the next call continues."""
     skipped: bool = False
-    """Whether output before it was skipped, so that the screen cannot be derived from it alone."""
+    """Whether output before `text` was skipped, so that the screen cannot be derived from `text` alone."""
 
 
 def cast_event(line: str | bytes) -> CastEvent | None:

@@ -57,7 +57,7 @@ def inside_trials(run: Path, directory: Path) -> Path | None:
     Names may contain `..` and NUL.
     """
     try:
-        if not directory.is_dir():  # as of runs whose trials were pruned; links are followed one folder at a time
+        if not directory.is_dir():  # as in runs whose trials were pruned; `resolve` looks at every folder of the path
             return None
         resolved = directory.resolve()
         return resolved if resolved.is_relative_to((run / TRIALS_NAME).resolve()) else None

@@ -133,7 +133,7 @@ class StepLog:
     """
 
     def __init__(self, directory: Path, name: str = STEPS_NAME, lines: int = 0) -> None:
-        """Keep the first `lines` that another process has written."""
+        """Keep the first `lines` lines, which an earlier process has written."""
         self.problem: str | None = None
         self._path, self._lines = directory / name, lines
         self._file: LineFile | None = None
@@ -205,7 +205,7 @@ def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:
 
 
 def _whole_lines(path: Path, count: int) -> bytes:
-    """Return the content of a file if it has exactly `count` complete lines; otherwise nothing."""
+    """Return the content of a file if it has exactly `count` complete lines; otherwise empty."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -33,8 +33,8 @@ def make_summary(
 ) -> Summary:
     """Summarise a stored run; `population` uses the population std for +-, `intervals` can be switched off.
 
-    `finals` replace the run's results. A second score is `without` trials that have any of these tags. `cost` has other
-    prices than the run's own. Raises MixedResults for results of several models, agents or runs.
+    `finals` replace the run's results. `without` names tags whose trials a second score leaves out. Prices in `cost`
+    replace the run's own. Raises MixedResults for results of several models, agents or runs.
     """
     known = KnownAboutRun(
         overrides=run.overrides,
@@ -55,8 +55,8 @@ def make_summary(
 
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
-    """Return the prices of a run, or of other settings in place of its own."""
-    # By name: a price that is only in one of both raises TypeError.
+    """Return the prices of a run; those in `cost` replace its own."""
+    # By name: a field that only one of the two classes has raises TypeError.
     return Prices(**(cost or stored_cost(run)).model_dump())
 
 

@@ -74,7 +74,7 @@ def append_note(run: Path, note: TrialNote) -> None:
     path = run / NOTES_NAME
     try:
         with writable(path), path.open("ab") as opened, hold_lock(path, opened.fileno(), _WAIT_SEC):
-            file = LineFile(path)  # now, because it repairs the last line, which another process may have been writing
+            file = LineFile(path)  # under the lock: it repairs the last line, which another process may be writing
             try:
                 file.append(note.model_dump_json(exclude_defaults=True))
             finally:

@@ -24,7 +24,7 @@ SINGLE_TURN_PROMPT = Path(__file__).with_name("single_turn.jinja")
 
 
 def default_prompt(protocol: str) -> Path | None:
-    """Return the default prompt file of a protocol."""
+    """Return the prompt file that is used by default; None for the protocol's own prompts."""
     return SINGLE_TURN_PROMPT if protocol == ThinkingBash.name else None
 
 
@@ -55,7 +55,7 @@ async def ask_all(
     *,
     concurrency: int,
 ) -> None:
-    """Pass a record, or error, for each of `wanted` to `append` as it arrives; its exceptions end the requests."""
+    """Pass the reply or error of each of `wanted` to `append` as it arrives; an exception of `append` ends the requests."""
 
     async def one(item: tuple[TaskEntry, int]) -> None:
         append(await ask(model, protocol, *item))

@@ -212,7 +212,7 @@ class ScoredReply(Frozen):
     cut: bool
     characters: int | None
     rewards: dict[str, float] | None
-    """Reward by function; None without a reply."""
+    """Reward by function; None without a reply, and for protocols without rewards."""
 
 
 class Result(Frozen):

@@ -39,7 +39,7 @@ def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval
     """Return the 95 % interval of the mean of differences, one per task, over other tasks of the same kind.
 
     A bootstrap over tasks if they suffice; else `bonett_price_95`, whose width is above 0 even if all differences are
-    equal. None for a single task, and if tasks do not suffice for a bootstrap and one differs by more than 1.
+    equal. None for a single task, and for a difference outside -1 to 1 if the tasks do not suffice for a bootstrap.
     """
     if len(differences) < 2:
         return None
@@ -192,7 +192,7 @@ class Comparison(PairedDifference):
     variance: VarianceParts | None
     """Both parts of the variance; None for a single seed or task, which does not separate them."""
     newly_solved: tuple[TaskChange, ...]
-    """Tasks that the second run solves at some seed, and the first at none although it has a verdict."""
+    """Tasks that the second run solves at some seed, and the first run at none although it has verdicts on them."""
     newly_failed: tuple[TaskChange, ...]
     changes: tuple[TaskChange, ...]
     """All tasks with D_t other than 0, from the largest gain to the largest loss."""
@@ -343,7 +343,7 @@ def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[Tas
 
 
 def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[Row], tasks: Sequence[str]) -> bool:
-    """Whether a task is solved at a seed of `second`, and at none of `first` although it has a verdict."""
+    """Whether a task is solved at a seed of `second`, and at none of `first` although `first` has a verdict on it."""
     index = tasks.index(change.task)
     before, after = ([is_solved(each) for each in rows[index] if each is not None] for rows in (first, second))
     return bool(before) and not any(before) and any(after)

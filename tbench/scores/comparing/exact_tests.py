@@ -36,7 +36,7 @@ class PValue:
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Return the exact two-sided p of a sign test without differences of 0; 1 if there are no others."""
+    """Return the exact two-sided p of a sign test, which ignores differences of 0; 1 if all are 0."""
     total = better + worse
     return min(1.0, float(Fraction(2 * _binomial_tail(total, max(better, worse)), 2**total)))
 

@@ -22,7 +22,7 @@ _NORMAL_975 = 1.959963984540054
 
 
 class TaskSolveRate(Frozen):
-    """Number of trials of a task that were solved (reward >= 1), scored and unscored."""
+    """Numbers of a task's trials that were solved (reward >= 1), have a verdict, and have none."""
 
     task: str
     hash: str | None
@@ -102,7 +102,7 @@ class PowerPlan(Frozen):
 
     parts: VarianceParts
     is_pair: bool
-    """Whether the plan is made from two runs; with one, `between` is unknown, and 0 here."""
+    """Whether the plan is made from two runs; in a plan from one run, `between` is unknown, and 0."""
     is_bound: bool = False
     """Whether `within` is an upper bound, as from a single seed."""
 
@@ -160,7 +160,7 @@ def plan_from_one_run(table: RewardTable) -> PowerPlan:
 
 
 def pool_runs(sides: Sequence[ComparedRun]) -> ComparedRun:
-    """Pool runs of one configuration into one with the seeds of all, over the tasks of the same content in all."""
+    """Pool runs of one configuration into one run with all their seeds, over the tasks with the same content in all."""
     first = sides[0]
     if len(sides) == 1:
         return first

@@ -13,7 +13,7 @@ from tbench.scores.gate.nights import NightRows
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Planned trials, scored trials and sum of rewards of a night, per task; 0 for a task that it does not have."""
+    """Planned trials, scored trials and sum of rewards of a night, per task; 0 for tasks that the night lacks."""
 
     planned: list[int]
     trials: list[int]
@@ -101,7 +101,7 @@ class Baseline:
         self._test(errors, len(errors) - 1)
 
     def grow(self, nights: Sequence[Tally], errors: Sequence[float]) -> None:
-        """Add further nights, over the compared tasks, with each one's difference in uninflated standard errors."""
+        """Add further nights, over the compared tasks, with each night's difference in uninflated standard errors."""
         self._add(nights)
         self._test(errors, len(errors))
 

@@ -13,7 +13,7 @@ from tbench.text import counted, names_text
 _NOTABLE_AUTOCORRELATION = 0.1
 """Autocorrelation from which a note reports it."""
 _SAME_SE = 2.0
-"""Standard errors below which nights, as many as the baseline's, do not differ from it."""
+"""Nights as many as the baseline's count as equal to it if they are fewer standard errors below it."""
 
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:

@@ -192,7 +192,7 @@ def _is_same(night: Night, other: Night) -> bool:
 
 
 def _aligned_rows(night: Night, last: Night, renamed: dict[str, str]) -> NightRows:
-    """Return a night's rows in the order of the last one's tasks; adds tasks that were renamed to `renamed`."""
+    """Return a night's rows in the order of the last one's tasks; fills `renamed`: former name by new name."""
     if night.table.tasks == last.table.tasks and night.hashes == last.hashes:
         return night.table.rows
     index = {task: at for at, task in enumerate(night.table.tasks)}

@@ -72,14 +72,14 @@ def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where
 def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
     """Return the mean reward of trials by the rule of their version; 0 if none counts.
 
-    `metric` is None if there is only one.
+    `metric` is the reward that counts; None if trials have only one.
     """
     values = [value_by_rule(record.rewards, metric) for record in records if counts(record)]
     return sum(values) / max(1, len(values))
 
 
 def counts(record: HarborTrial) -> bool:
-    """Whether Harbor's mean is over this trial, too."""
+    """Whether Harbor's mean includes this trial."""
     return record.reward_valid is not False
 
 

@@ -132,7 +132,7 @@ class HarborTrial(HarborRecord):
     verifier: Span | None = None
     step_results: tuple[StepRecord, ...] | None = None
     reward_valid: bool | None = None
-    """Whether its reward counts; None before version 0.26, whose rule is that every trial counts."""
+    """Whether its reward counts; None before version 0.26, in which the reward of every trial counts."""
 
     @property
     def model(self) -> str | None:
