@@ -131,7 +131,7 @@ def write_new(file: Path, text: str) -> None:
 def reject_pull_with_build(resolved: Resolved[RunConfig]) -> None:
     """Raise UsageError for `--pull always` with `--build`, if both are given as flags.
 
-    One of them may come from a file or the environment: the flag wins.
+    If one of them comes from a file or the environment, the flag wins.
     """
     sandbox, origins = resolved.config.sandbox, resolved.origins
     given = [origins.get(path, "") for path in ("sandbox.build", "sandbox.pull")]

@@ -113,7 +113,7 @@ def pull(name: str, given: GivenSettings[RunConfig], output: Path | None) -> Non
 
 
 def _config_of_pull(given: GivenSettings[RunConfig]) -> RunConfig:
-    """Return the configuration of a pull. Raises UsageError if an option needs --prefetch and it is not given."""
+    """Return the configuration of a pull. Raises UsageError for options without effect unless --prefetch is given."""
     from tbench.errors import UsageError
 
     resolved = given.resolve()

@@ -228,7 +228,7 @@ def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
     """Return the expected seconds per task for `--order longest`; empty for other orders. Raises UsageError.
 
     They are the means in the runs given by `--durations`, or else in the runs beside this one. For tasks in none of
-    these runs, the oracle's seconds are used, scaled by the ratio for tasks with both.
+    these runs, the oracle's seconds are used, scaled by the ratio of both for tasks that have both.
     """
     if config.schedule.order != "longest":
         return {}
@@ -325,7 +325,7 @@ def plan_run(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name
 
 
 def require_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
-    """Check that the model is still the run's first one, now and in every reply. Raises UsageError."""
+    """Check that the server has the weights with which the run began, and watch for others. Raises UsageError."""
     from harness.endpoint.server_state import listing_difference
 
     before = earlier.document.locked.served
@@ -398,8 +398,8 @@ def print_summary(
 ) -> Summary:
     """Print the score of a run directory, after a run or later, and return the summary.
 
-    The form `brief` leaves out details; `line` is one line of JSON. A second score is `without` trials that have any
-    of these tags. `cost` returns the prices to use in place of the stored ones.
+    The form `brief` leaves out details; `line` is one line of JSON. `without` names tags whose
+    trials a second score leaves out. `cost` returns the prices to use in place of the stored ones.
     """
     import json
 
@@ -431,7 +431,7 @@ def print_summary(
 
 
 def shows_next(config: RunConfig) -> bool:
-    """Whether the next commands are printed after a run: neither with --quiet nor with details or JSON."""
+    """Whether the next commands are printed after a run: not with --quiet, --verbose or --json."""
     return config.output.verbosity == "normal" and not config.output.json_lines
 
 

@@ -180,7 +180,7 @@ def blame_lines(found: BlamedTrial) -> list[str]:
     """Describe the blamed step, after a bar of successes for each tried step."""
     lines = [_bar(fork) for fork in found.forks]
     if found.step is None:
-        return [*lines, f"{found.of}: no fork succeeds even from its start, so no step is to blame"]
+        return [*lines, f"{found.of}: no fork succeeds, even from the trial's start, so no step is to blame"]
     lines.append(f"{found.of}: failed at step {found.step}; forks that do this step again can still succeed")
     lines.append(f"see it with: tbench show {found.of} --step {found.step}")
     lines.append(f"debug it with: tbench fork {found.of} --at-step {found.step} --debug")

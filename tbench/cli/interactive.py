@@ -77,7 +77,7 @@ def _task(name: str) -> Task:
 
 
 def _find_kept_trial(name: str) -> tuple[Path, Kept, RunDocument] | None:
-    """Return the run and the kept trial named by RUN/TASK/SEED or by a trial's directory; None if no run has it.
+    """Return the run and the kept trial named by RUN/TASK/SEED or by a trial's directory; None for other names.
 
     Raises UsageError if nothing was kept of the trial.
     """
@@ -95,7 +95,7 @@ def _find_kept_trial(name: str) -> tuple[Path, Kept, RunDocument] | None:
 async def shell_session(
     make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig, *, returns: bool = False
 ) -> None:
-    """Open a shell in a task's sandbox, verify, remove it; or enter a kept one, which stays. Raises UsageError.
+    """Open a shell in a task's sandbox, verify, and remove the sandbox; or enter a kept one. Raises UsageError.
 
     With `returns` the user can go back to the shell after each verdict.
     """
@@ -122,7 +122,7 @@ async def run_solution(make_backend: MakeBackend, name: str, sandbox: SandboxCon
 async def verify_open_shell(
     make_backend: MakeBackend, name: str, sandbox: SandboxConfig, container: Callable[[str], str | None]
 ) -> float:
-    """Verify a copy of the task's open shell, whose id `container` finds; return the reward. Raises UsageError."""
+    """Verify a copy of the open shell's container, whose id `container` finds; return the reward. Raises UsageError."""
     async with _open_backend(make_backend, name, sandbox) as (backend, task):
         kept = container(f"{task.name}.shell")
         if kept is None or not isinstance(backend, Reopens):
@@ -260,7 +260,7 @@ async def _solution_reward(backend: Backend, task: Task) -> float:
 
 
 async def _connect_terminal(stream: TtyStream) -> None:
-    """Connect stdin and stdout to the sandbox's terminal until that closes."""
+    """Connect stdin and stdout to the sandbox's terminal until the terminal closes."""
     loop = asyncio.get_running_loop()
     writing: set[asyncio.Task[None]] = set()
 

@@ -19,7 +19,7 @@ from tbench.cli.printing import print_line
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PLANNED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals after which a run can be continued inside its trials."""
+"""Signals that stop a run as planned, so that its running trials can be continued."""
 
 
 def run_interruptibly(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-# Without a live view: a line per trial, per step too, or JSON.
+# Without a live view: a line per trial (with --verbose also per step), or JSON.
 
 
 def verdict_words(result: TrialResult) -> str:
@@ -115,7 +115,7 @@ class _TrialRow:
     attempt: int
     phase: str = "queued"
     part: str = ""
-    """The current task step and their number, if the task has several."""
+    """Number of the current task step and of all, such as ` (1/3)`, if the task has several."""
     step: int = 0
     line: str = ""
     since: float = 0.0

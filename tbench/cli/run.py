@@ -209,7 +209,7 @@ def _planned(resolved: Resolved[RunConfig], resume: bool, wanted: RetryErrors) -
 def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
     """Raise UsageError for model flags without a model, and for retry flags with `--retries 0`.
 
-    In files and the environment they are ignored, because those are shared with other runs.
+    Such settings in files and the environment are ignored, because other runs share these.
     """
     if not resolved.config.schedule.retries:
         origins = (resolved.origins.get(path, "") for path in ("schedule.retry_only", "schedule.retry_never"))
@@ -249,7 +249,7 @@ def _earlier_run(config: RunConfig, resume: bool, wanted: RetryErrors) -> Earlie
 
 
 def require_run_directory(directory: Path) -> None:
-    """Raise UsageError for the directory of an extraction or a replay, naming the command that resumes it."""
+    """Raise UsageError for an extraction, a replay or a folder of runs, naming the command that resumes it."""
     from tbench.proxies.extraction.records import EXTRACTION
     from tbench.proxies.replay.directory import REPLAY
     from tbench.storage.run_files import RUN

@@ -150,7 +150,7 @@ class _LastResort(logging.Handler):
 
 @contextlib.contextmanager
 def _attach(handler: logging.Handler) -> Iterator[None]:
-    """Attach `handler` to tbench's logger and to the root logger for the block; tbench's records go only to it."""
+    """Attach `handler` to tbench's logger and to the root logger for the block; tbench's own records go to it only."""
     root = logging.getLogger()
     handlers = [handler] if root.handlers else [handler, _LastResort(logging.WARNING)]
     for each in handlers:

@@ -61,7 +61,7 @@ class Setting:
     name: str
     field: FieldInfo
     option: Option
-    """Option of the field; for fields inherited from the harness, which knows no options, from the section's `options`."""
+    """Option of the field; that of a field from the harness, which knows no options, is in the section's `options`."""
     is_measured: bool
     """Whether the value affects what is measured."""
 

@@ -28,7 +28,7 @@ _END = ScriptStep(analysis="The script has come to its end.", plan="Nothing is l
 
 
 class ScriptedReply(NamedTuple):
-    """A reply: its text, and the command of its tool call, if any."""
+    """A reply: its text, the command of its tool call, and its thinking, if any."""
 
     text: str
     command: str | None = None
@@ -54,7 +54,7 @@ def thinking_for_step(step: ScriptStep | None) -> str:
 
 
 def reply_for_step(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
-    """Return the reply that executes `step`; None claims that the task is complete."""
+    """Return the reply that executes `step`; for None, a reply that claims that the task is complete."""
     if BASH_TOOL in functions:
         return ScriptedReply(_sentence(step), _shell_commands(step))
     protocol, shown = _protocol_of(messages), step or _END
@@ -65,7 +65,7 @@ def reply_for_step(step: ScriptStep | None, messages: ChatTurns, functions: Coll
 
 
 def _protocol_of(messages: ChatTurns) -> ActionProtocol:
-    """Return the protocol whose mark comes first in these messages; without any, the one with bash blocks."""
+    """Return the protocol whose mark comes first in these messages; without a mark, bash-block."""
     first = dict(reversed(messages))
     asked = "\n".join(first.get(role, "") for role in ("system", "user"))
     found = [each for each in _protocols() if not each.tools and each.mark in asked]

@@ -35,7 +35,7 @@ _TEMPLATES = [
 
 
 def read_prompt(prompt: str) -> ChatTurns:
-    """Parse a prompt of harness.rendering into turns, without the open one at its end; else one user message."""
+    """Parse a prompt of harness.rendering into turns, without the open last one; make any other one user message."""
     for template in _TEMPLATES:
         if turns := template.findall(prompt):
             return [(_ROLES.get(role, role), text) for role, text in turns]
@@ -199,7 +199,7 @@ def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
 
 
 def reply_limit(request: AnyRequest, serving: Serving = DEFAULT_SERVING) -> int:
-    """Return the most tokens of the reply. Raises RefusedError if there is no room for any."""
+    """Return the maximum number of tokens of the reply. Raises RefusedError if there is no room for any."""
     prompt, context = prompt_tokens(request, serving), serving.context_tokens
     if prompt > context:
         raise _bad_request(

@@ -135,7 +135,7 @@ def remedy_of_moved(
 
 
 def rerun(side: Side, trials: Sequence[Trial], changed: Mapping[str, Any]) -> str:
-    """Return the command that repeats these trials' tasks with the newest run's seeds; if imported, shows its summary."""
+    """Return the command that repeats these trials' tasks with the newest run's seeds; `summary` of an imported run."""
     run = side.last
     if run.document is None:
         return f"tbench summary {shlex.quote(str(run.argument))}"

@@ -24,7 +24,7 @@ from tbench.text import one_line
 
 _RULE = GateRule()
 PLACEHOLDERS = ("checkpoint", "name", "port")
-"""Placeholders in `serve`: the checkpoint as listed or found, the last part of its path, the server's port."""
+"""Placeholders in `serve`: `checkpoint`, as listed or found; `name`, the last part of its path; the server's `port`."""
 
 
 def _check_placeholders(text: str) -> str:
@@ -172,7 +172,7 @@ class Benchmark:
     run: RunConfig
     """Configuration of a run, including the environment; a night adds endpoint, model, seeds and directory."""
     run_values: Sequence[Value]
-    """Values of [run], which are passed to runs; they read the environment themselves."""
+    """Values of [run], which are passed to runs; runs read the environment themselves."""
     proxies: Sequence[ProxySettings] = field(default=())
 
     @property

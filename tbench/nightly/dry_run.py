@@ -31,7 +31,7 @@ _RUN_AND_PROXIES = f"""
 # [run.output]
 # min_coverage = 0.95
 
-# Scores of the same checkpoints that execute nothing: kind is replay or extract, with the sections of
+# Scores of the same checkpoints for which nothing is executed: kind is replay or extract, with the sections of
 # `tbench replay run` or `tbench extract`. There may be several, each with its own name.
 # [[proxy]]
 # kind = "replay"

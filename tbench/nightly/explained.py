@@ -21,7 +21,7 @@ _MAX_BEFORE = 10
 def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVerdict) -> dict[str, Any]:
     """Explain the last of a series' runs, oldest first, against the good ones before it; empty for the first night.
 
-    `names` are those of the runs in the verdict: of an alarm, all nights since the drop count together. The result has
+    `names` are the runs' names in the verdict. In an alarm, all nights since the drop count together. The result has
     the `sentence` with its `command`, and the `parts`. If a run cannot be explained, the sentence says so.
     """
     if len(runs) < 2:
@@ -41,7 +41,7 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
 
 
 def with_server(found: dict[str, Any], command: str, base_url: str) -> dict[str, Any]:
-    """Let the command of an explanation ask the night's server, which has ended, where `command` starts it again."""
+    """Point an explanation's command at `base_url`, where `command` starts the night's server again after its end."""
     asks = re.search(r"--base-url \S+", found.get("command", ""))
     if asks is None:
         return found

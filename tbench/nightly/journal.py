@@ -74,7 +74,7 @@ class NightRecord(Frozen):
     schema_version: int = JOURNAL_VERSION
     name: str
     number: int
-    """Number of the night, from 0; it determines the seeds."""
+    """Number of the night, from 0; nights are ordered by it."""
     begun_at: str
     ended_at: str | None = None
     status: Status = "running"
@@ -88,7 +88,7 @@ class NightRecord(Frozen):
     proxies: dict[str, str] = Field(default={})
     """Score of each proxy of the night as text, by its directory's name."""
     gates: dict[str, dict[str, Any]] = Field(default={})
-    """The gate's verdict as JSON, with its `lines`, by series."""
+    """The gate's verdict as JSON, with its `lines` and what is `explained`, by series."""
     exit_code: int | None = None
     pruned: bool = False
 

@@ -15,8 +15,6 @@ from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nigh
 from tbench.nightly.server import ServerFailed
 from tbench.text import escape_invisible, one_line
 
-"""Exit codes in order of precedence, before all others. An alarm is about the model, whatever else went wrong."""
-
 
 @dataclass(frozen=True)
 class StageEnd:

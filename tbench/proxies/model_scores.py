@@ -26,7 +26,7 @@ By = Literal["model", "name"]
 DEFAULT_FIELDS = ("aggregate.avg_command_f1", "levels.extractable.mean")
 """Keys of the published score, a fraction, of a replay and of an extraction."""
 _PROVENANCE = ("metric_revision", "dataset_sha256", "protocol", "tasks_sha256")
-"""Keys on how a result was made; results that differ in them are not comparable."""
+"""Keys that say how a result was made; results that differ in them are not comparable."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _scores_of_executed(path: Path, by: By) -> list[ModelScore]:
 
 
 def _is_score_table(path: Path) -> bool:
-    """Whether the lines have model and score, and not task, seed and reward."""
+    """Whether the first line has a score and no reward: a table of models, not results of trials."""
     first = next((line for line in _text(path).split("\n") if line.strip()), "")
     try:
         keys = json.loads(first)

@@ -65,7 +65,7 @@ def explain(
 
 
 def _confirmed(found: Explanation, forks: int, base_url: str | None) -> Explanation:
-    """Confirm causes with containers; if none can be confirmed, say why and return the explanation as it was."""
+    """Confirm causes by forks; if none can be confirmed, say why and return the explanation as it was."""
     from tbench.api.confirming import confirm
     from tbench.cli.fork import print_progress
     from tbench.cli.interruption import run_interruptibly

@@ -295,7 +295,7 @@ def _cut(lines: list[Text], room: int) -> list[Text]:
 
 
 def verdict_words(verdict: VerdictSeen) -> str:
-    """Describe a verification in a copy."""
+    """Describe a verification in a copy of the container."""
     reward = "no reward" if verdict.reward is None else f"reward {verdict.reward:g}"
     what = {"running": "running", "failed": f"failed: {verdict.words}"}.get(verdict.state, reward)
     tests = f", {verdict.failures} of {verdict.tests} tests failed" if verdict.tests else ""

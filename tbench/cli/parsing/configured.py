@@ -36,7 +36,7 @@ class GivenSettings(Generic[Config]):
         return self.layers.resolve(self.values, base)
 
     def resolve_each(self) -> list[Resolved[Config]]:
-        """Return the configuration for each of the given models, or only one. Raises UsageError."""
+        """Return a configuration for each of the given models, or a single one if none is given. Raises UsageError."""
         return self.layers.resolve_each(self.values)
 
 
@@ -114,7 +114,7 @@ COST_SETTINGS = {each.path for each in iter_settings(RunConfig) if each.section 
 def given_cost(given: GivenSettings[RunConfig], stored: CostConfig) -> CostConfig:
     """Return the prices of a stored run, with the given ones on top. Raises UsageError, also for other settings.
 
-    In a file, settings of other sections are for other commands.
+    In a file, settings of other sections are ignored, as they are for other commands.
     """
     values = [value for value in given.values if value.setting.path in COST_SETTINGS]
     if others := [value.origin for value in given.values if value not in values and value.origin.startswith("-c ")]:

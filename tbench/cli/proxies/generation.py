@@ -128,8 +128,8 @@ _MAX_LINES = 10
 
 
 def execute(options: ReplayOptions) -> int:
-    """Run, and return the exit code: 0 if all steps are answered, or may be too long; 3 if not; 4 if stopped; 130 after
-    Ctrl-C.
+    """Run, and return the exit code: 0 if all steps are answered, except those that are allowed to be too long; 3 if
+    others have no answer; 4 if stopped; 130 after Ctrl-C.
 
     Raises UsageError for mistakes of the user, before the first request.
     """

@@ -55,7 +55,7 @@ async def ask_all(
     *,
     concurrency: int,
 ) -> None:
-    """Pass the reply or error of each of `wanted` to `append` as it arrives; an exception of `append` ends the requests."""
+    """Pass each reply, or error, of `wanted` to `append` as it arrives; an exception of `append` ends the requests."""
 
     async def one(item: tuple[TaskEntry, int]) -> None:
         append(await ask(model, protocol, *item))

@@ -1,4 +1,4 @@
 """Next-action replay: compares the commands of a model's replies to recorded steps with the recorded ones.
 
-Both halves share the run's `directory`: `asking` fills it, `scoring` reads it.
+Both halves share the run's `directory`: `generation` fills it, `scoring` reads it.
 """

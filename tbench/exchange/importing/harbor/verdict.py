@@ -186,7 +186,7 @@ def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, l
 
 
 def _is_valid(record: HarborTrial | StepRecord, raised: Raised | None) -> bool:
-    """Whether a reward counts: a trial's record has a field for it, a step's record only the policy of its exception."""
+    """Whether a reward counts: a trial's record has a field for it, a step's only the policy of its exception."""
     if isinstance(record, HarborTrial):
         return record.reward_valid is not False
     return raised is None or raised.policy is None or raised.policy.has_valid_reward is not False

@@ -228,7 +228,7 @@ class PromptBuilder:
 
 
 def without_thinking_blocks(text: str) -> tuple[str, int]:
-    """Remove closed thinking blocks with the following white space, and leading white space; return text and number.
+    """Remove closed thinking blocks with the white space after them; return the text, left-stripped, and their number.
 
     This is upstream's rule, which differs from `harness.rendering.without_thinking`: blocks may be anywhere, and an
     unclosed one stays. Linear, unlike a non-greedy pattern with many unclosed blocks.

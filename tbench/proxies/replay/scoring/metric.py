@@ -52,7 +52,7 @@ _ALL_ZERO, _ALL_ONE = StepScore(0.0, 0.0, 0.0, 0.0), StepScore(1.0, 1.0, 1.0, 1.
 
 
 def score_units(predicted: Sequence[str], reference: Sequence[str], revision: Revision = DEFAULT_REVISION) -> StepScore:
-    """Return the unrounded score of one step. If both sides are empty it is 1 in v0, 0 since then."""
+    """Return the unrounded score of one step. If both sides are empty it is 1 in v0, and 0 in later revisions."""
     if not predicted or not reference:
         return _ALL_ONE if revision == "v0" and not predicted and not reference else _ALL_ZERO
     predicted, reference = [normalise(unit) for unit in predicted], [normalise(unit) for unit in reference]
@@ -186,7 +186,7 @@ class ScoredStep(BaseModel):
     command_precision: float
     command_recall: float
     command_f1: float
-    """Fraction rounded to 4 digits, like the three fields before it."""
+    """Fraction rounded to 4 digits, as are `command_precision` and `command_recall`."""
 
     @property
     def key(self) -> str:

@@ -221,7 +221,7 @@ def _merge_manifests(shards: Sequence[Path], manifests: Mapping[Path, ReplayMani
             "problems": tuple(dict.fromkeys(problem for manifest in ordered for problem in manifest.problems)),
             "records": max(manifest.records for manifest in ordered),
             "created_at": max(manifest.created_at for manifest in ordered),
-            # Equal if shards hash all prompts; else combined from the hashes of each.
+            # Equal if every shard hashes all prompts; else combined from the shards' hashes.
             "prompt_sha256": hashes[0]
             if len(set(hashes)) == 1
             else hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
