@@ -413,7 +413,7 @@ async def debug_from(
 ) -> AsyncIterator[DebugSession]:
     """Start a trial as `debug` does; it begins with the steps in `replay`.
 
-    With `hold_at="query"`, no endpoint is needed: the agent is held before it asks.
+    With `hold_at="query"`, no endpoint is needed: the agent is held before it asks the model.
     """
     once = {"concurrency": 1, "retries": 0}
     config, seed = config.with_values(schedule=once, tasks={"seeds": 1}), config.tasks.first_seed

@@ -193,7 +193,8 @@ async def blame(
     """Find the step after which a failed trial's chances drop, by a binary search with forks.
 
     A fork at a step asks the model for that step again: if such forks succeed at least half as often as those from the
-    beginning, the trial was not lost before it. Raises UsageError, also for a trial that passed or has no verdict.
+    beginning, the trial was not lost before that step. Raises UsageError, also for a trial that passed or has no
+    verdict.
     """
     found = find_trial(str(trial))
     _require_failure(found)

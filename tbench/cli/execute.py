@@ -60,7 +60,7 @@ MadeImages = dict[str, set[str]]
 """Ids of images that were pulled or built, by engine."""
 _COLLECTIONS = (700, 10, 400)
 """Python's default thresholds, except for fewer full collections: with a thousand trials, one takes half a second. The
-garbage between two is small: about a hundred small objects per finished trial."""
+garbage between two of them is small: about a hundred small objects per finished trial."""
 
 
 def execute(

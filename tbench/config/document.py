@@ -38,8 +38,8 @@ class PlannedTask(Frozen):
 
 
 class Locked(Frozen):
-    """The agent and model that the configuration's names stood for when the run began. Others would be another
-    run."""
+    """The agent and model that the configuration's names stood for when the run began. With another
+    agent or model it would be another run."""
 
     agent: str
     """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""
@@ -75,7 +75,7 @@ class PlannedShard(Frozen):
 
     @property
     def name(self) -> str:
-        """`I/N`."""
+        """`I/N`, I counted from 0."""
         return str(Shard(self.index, self.count))
 
 

@@ -40,7 +40,7 @@ class Serving(NamedTuple):
 
     context_tokens: int = CONTEXT_TOKENS
     thinking: Literal["kept", "dropped"] | None = None
-    """Whether replies think, and whether the template keeps their thinking in later prompts or drops it."""
+    """Whether the template keeps the replies' thinking in later prompts or drops it; None for replies without thinking."""
     tokens_per_sec: float | None = None
     """Pace of replies; None for at once."""
 

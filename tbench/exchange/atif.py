@@ -231,7 +231,7 @@ def _step_fields(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
 
 
 def _words(reply: Reply) -> Fields:
-    """Return the fields of a reply, with its thinking separated wherever it was."""
+    """Return the fields of a reply, with its thinking separated, in whichever field it was."""
     answer = without_thinking(reply.content)
     within = _without_tags(reply.content.removesuffix(answer)) if answer != reply.content else ""
     thinking = "\n\n".join(filter(None, (reply.reasoning, within)))

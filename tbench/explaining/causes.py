@@ -468,6 +468,6 @@ def cause_key(evidence: Evidence) -> str:
 
 
 def find_cause(evidence: Evidence, key: str | None = None) -> FoundCause:
-    """Return the cause of a trial that did not pass, with its proof; with `key`, this cause's proof."""
+    """Return the cause of a trial that did not pass, with its proof; `key` names the cause if it is known."""
     rule = BY_KEY[key or cause_key(evidence)]
     return FoundCause(rule.key, rule.proof(evidence) or "", rule.step(evidence))

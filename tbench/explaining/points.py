@@ -189,8 +189,8 @@ class _Weighted:
 def _interval(first: Rows, second: Rows, rests: Mapping[str, str], key: str | None, *, paired: bool) -> Interval:
     """Return the interval of a part, or of the whole difference without a key.
 
-    m +- t sqrt(v / n) with the values of one side after adding one at +1 and one at -1 (as in Bonett and Price 2012),
-    so that its width is above 0 even if all values are equal; the variance of the other side is added.
+    m +- t sqrt(v / n) with the values of the second side and two more, +1 and -1 (as in Bonett and Price 2012), so that
+    its width is above 0 even if all values are equal; the variance of the first side is added.
     """
     news, olds = _Weighted(), _Weighted()
     for task, row in second.items():

@@ -126,7 +126,7 @@ def _windows(*served: Any) -> list[int | None]:
 
 
 def _replies(first: Side, second: Side) -> Iterator[Moved]:
-    """Yield the kinds of names in replies of which the two newest runs have none in common."""
+    """Yield each kind of names in replies (models, weights, fingerprints) of which the newest runs share none."""
     old, new = (_summed(side.last) for side in (first, second))
     if old is None or new is None:
         return
@@ -246,7 +246,7 @@ class ThinkingSeen:
 
 
 def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
-    """Find out whether a trial's replies think, and whether the prompts contain earlier thinking.
+    """Find out whether a trial's replies contain thinking, and whether the prompts contain earlier thinking.
 
     A prompt that contains the previous reply has grown by at least the reply's tokens. Counts cannot prove that
     thinking was sent, so with `dropped_at` None no prompt is known to lack thinking.

@@ -71,7 +71,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _scan(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> Iterator[Path]:
-    """Scan a folder and yield the folders in it to be scanned; none if it is itself a run or proxy."""
+    """Scan a folder and yield the folders in it to be scanned; nothing if it is itself a run or proxy."""
     with os.scandir(folder) as entries:
         listed = list(entries)
     names = {entry.name for entry in listed}

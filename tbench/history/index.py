@@ -31,7 +31,7 @@ _COLUMNS = ", ".join(_JOINED_COLUMNS.get(name, f"runs.{name}") for name in _FIEL
 _TRIAL_COLUMNS = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
 _RUNS = """runs LEFT JOIN models ON models.id = runs.model_id LEFT JOIN datasets ON datasets.id = runs.dataset_id"""
 _NEWEST_FIRST = "runs.begun_at IS NULL, runs.begun_at DESC, runs.path DESC"
-"""Runs whose begin is unknown come last."""
+"""Runs whose start is unknown come last."""
 
 
 class _WhereClause:
@@ -137,7 +137,7 @@ class RunHistory:
         limit: int | None = None,
         unscored: bool = False,
     ) -> tuple[RunRow, ...]:
-        """Return the runs, newest first; those whose begin is unknown come last.
+        """Return the runs, newest first; those whose start is unknown come last.
 
         Runs for debugging and forks, which have no score, are left out unless `unscored`.
         `dataset` is a name or NAME@VERSION, `under` folders that contain the runs.

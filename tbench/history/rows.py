@@ -32,7 +32,7 @@ class RunRow:
     begun_at: str | None
     ended_at: str | None
     wall_sec: float | None
-    """Seconds from begin to end, including pauses before a resume."""
+    """Seconds from start to end, including pauses before a resume."""
     status: str | None
     """As in run.json; None for bare results."""
     imported: bool
@@ -65,7 +65,7 @@ class RunRow:
     metrics: Mapping[str, float]
     """Mean of each metric that verifiers write in addition to the reward, by name."""
     cost: Cost | None = None
-    """Cost of all attempts; None without prices."""
+    """Cost of all attempts; None without prices or a model."""
 
     @property
     def coverage(self) -> float:

@@ -58,7 +58,7 @@ def _parts(found: Explanation) -> list[dict[str, Any]]:
 
 
 def news_lines(gate: dict[str, Any]) -> list[str]:
-    """Return the lines of a gate's record for people: of an alarm or a named cause, the explanation comes first.
+    """Return the lines of a gate's record for people: in an alarm, or if a cause is named, the explanation comes first.
 
     Records of earlier nights have no explanation.
     """

@@ -198,7 +198,7 @@ def _busy_usec(attempts: Iterable[FinalResult]) -> int:
 
 
 def _busy_spans(agents: Mapping[Agent, tuple[int, int]]) -> Iterator[tuple[int, set[Agent]]]:
-    """Yield the microseconds between two changes of the agents at work, and these agents, given their begin and end."""
+    """Yield the microseconds between two changes of the agents at work, and these agents, given their start and end."""
     working: set[Agent] = set()
     before = 0
     for now, agent in sorted((time, agent) for agent, span in agents.items() for time in span):
@@ -209,7 +209,7 @@ def _busy_spans(agents: Mapping[Agent, tuple[int, int]]) -> Iterator[tuple[int, 
 
 
 def _agent_usec(result: FinalResult | TrialResult) -> tuple[int, int] | None:
-    """Return begin and end of an attempt's agent in microseconds; None if unknown.
+    """Return start and end of an attempt's agent in microseconds; None if unknown.
 
     It begins when the sandbox is ready. Task steps count as if they followed each other without a pause.
     """

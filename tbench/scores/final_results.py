@@ -187,7 +187,8 @@ class FinalResults:
 def exclude_uncounted(result: TrialResult) -> TrialResult:
     """Return the result, without its reward if that does not count.
 
-    It does not count if a person intervened, or if it continued after an interruption in a terminal that differed.
+    The reward does not count if a person intervened, or if the trial continued after an interruption in a terminal
+    that differed.
     """
     uncounted = next((each for each in result.went_on if not each.counts), None)
     if result.reward is None or not (result.human_touched or uncounted):
@@ -207,7 +208,7 @@ PRESSURE_LOAD = 2.0
 PRESSURE_STALL = 0.2
 """Share of ten seconds spent waiting for memory above which a trial counts as under pressure."""
 PRESSURE_JUMP_SEC = 5.0
-"""Clock jump during one trial, in seconds, above which it counts as under pressure."""
+"""Clock jump during one trial, in seconds, above which the trial counts as under pressure."""
 
 
 class Pressure(Frozen):

@@ -76,7 +76,7 @@ class StoredRun(Frozen):
     document: RunDocument | None = None
     """The content of a run.json of tbench; None for imported results."""
     model: str | None = None
-    """Id of the model, if the whole run has the same."""
+    """Id of the model, if it is the same for the whole run."""
     plan: ImportedPlan | None = None
     """The content of a run.json of `tbench import`."""
     imported: bool = False

@@ -36,7 +36,7 @@ def read_lines(
 
     For each invalid line, `FILE:LINE: reason` is added to `problems`. `repair` may change a decoded value before
     validation."""
-    from pydantic import ValidationError  # orders to runs do without
+    from pydantic import ValidationError  # slow, and not needed to send orders to runs
 
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
@@ -148,7 +148,7 @@ class Layout:
     def is_locked(self, path: Path) -> bool:
         """Whether a process is writing to the directory. Raises OSError if that cannot be determined.
 
-        A free lock is taken for a moment to find out.
+        To find out, the lock is taken for a moment if it is free.
         """
         with (path / self.lines[0]).open("rb") as file:
             return is_held(path / self.lines[0], file.fileno())

@@ -82,7 +82,7 @@ class RunStore:
             self.append_result(event.result)
 
     def append_result(self, result: TrialResult) -> None:
-        """Append a line to results.jsonl, as soon as it can be written."""
+        """Append a line to results.jsonl, once the file can be written."""
         self._unwritten.append(result.model_dump_json())
         self._write_results()
 

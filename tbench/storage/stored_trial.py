@@ -150,7 +150,10 @@ def rerun_options(document: RunDocument, changed: Mapping[str, Any] = MappingPro
 
 
 def inspection_commands(run: Path, result: TrialResult, *, has_steps: bool) -> list[tuple[str, str]]:
-    """Return shell commands that inspect a stored trial, each with a description; some need its steps."""
+    """Return shell commands that inspect a stored trial, each with a description.
+
+    Commands that need the trial's steps are included only if `has_steps`.
+    """
     attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
     name = shlex.quote(f"{run}/{result.task}/{result.seed}{attempt}")
     found = [(f"tbench why {name}", "the outcome and its reasons, on one screen")]

@@ -45,7 +45,7 @@ def p_text(p: float) -> str:
 
 
 def letters(count: int) -> list[str]:
-    """Return A, B, C and so on, after Z with a number."""
+    """Return A, B, C and so on; after Z comes A2."""
     return [chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "") for index in range(count)]
 
 
@@ -86,7 +86,7 @@ def side_sheet(sides: Sequence[ComparedRun], models: Sequence[str | None], agent
 
 
 def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str]]) -> Sheet:
-    """Return a sheet with one row for each pair of runs; `names` are their names in it."""
+    """Return a sheet with one row for each pair of runs; `names` are the runs' names in the sheet."""
     columns = (
         Column("pair", "pair", is_text=True),
         Column("first", None),

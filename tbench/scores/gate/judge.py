@@ -13,7 +13,7 @@ from tbench.text import counted, names_text
 _NOTABLE_AUTOCORRELATION = 0.1
 """Autocorrelation from which a note reports it."""
 _SAME_SE = 2.0
-"""Nights as many as the baseline's count as equal to it if they are fewer standard errors below it."""
+"""Nights that are at least as many as the baseline's and fewer standard errors below it do not differ from it."""
 
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
@@ -22,8 +22,8 @@ def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
     A night's z is its score minus the baseline's over the tasks of which it has verdicts, in standard deviations of
     that difference: z = sum_t (m_t - b_t) / sqrt(sum_t v_t (1 / S_t + 1 / N_t)), with m_t the mean of the night's S_t
     trials of task t, b_t the mean of the baseline's N_t trials, and v_t their variance (`Baseline`). For S trials of
-    every task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`), and
-    whenever C is 0 the nights so far join the baseline.
+    every task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM with
+    the statistic C (`Cusum`); whenever C is 0, the nights so far join the baseline.
 
     There is an alarm if C > h and the nights since C was 0 are at least `rule.min_se` standard errors below the
     baseline. The second condition is needed because C treats the baseline's error as independent in each night.
@@ -31,7 +31,7 @@ def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
     A night with less coverage than `rule.min_coverage` does not join the baseline and leaves C unchanged. If a night
     would raise the alarm only because of trials without a verdict, these count as solved.
 
-    Raises UsageError for no nights, and for a `rule.base_from` that matches none.
+    Raises UsageError for no nights, and for a `rule.base_from` that is neither a night's name nor a date.
     """
     series = make_series(nights, rule)
     tallies = [Tally.from_rows(rows) for rows in series.rows]

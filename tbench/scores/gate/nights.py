@@ -24,7 +24,7 @@ class Night:
     hashes: Mapping[str, str]
     """Content hash by task, for tasks whose hash is known."""
     fingerprint: str = ""
-    """Fingerprint of the run's settings; nights with another one are not compared."""
+    """Fingerprint of the run's settings; nights with another fingerprint are not compared."""
     run: str = ""
     """Identity of the run, independent of the names of night and directory; empty if unknown."""
 
@@ -121,7 +121,7 @@ def make_series(nights: Sequence[Night], rule: GateRule) -> Series:
 
     They have the same fingerprint, and share at least `rule.min_shared` of the tasks of the larger night. A task with
     changed content is another task. Of two nights that are the same run only the later one counts. Raises UsageError
-    for no nights, and for a `base_from` that matches none.
+    for no nights, and for a `rule.base_from` that is neither a night's name nor a date.
     """
     if not nights:
         raise UsageError("gate: no nights to judge; give at least one run")
