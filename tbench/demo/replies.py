@@ -40,7 +40,7 @@ class Serving(NamedTuple):
 
     context_tokens: int = CONTEXT_TOKENS
     thinking: Literal["kept", "dropped"] | None = None
-    """Whether the template keeps the replies' thinking in later prompts or drops it; None for replies without thinking."""
+    """Whether the template keeps the replies' thinking in later prompts or drops it; None if there is no thinking."""
     tokens_per_sec: float | None = None
     """Pace of replies; None for at once."""
 
