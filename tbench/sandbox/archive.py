@@ -30,13 +30,13 @@ class FileEntry:
 
 
 def place_tree(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
-    """Return entries that place a task's folder at the directory `target`, which comes first."""
+    """Return the entries of a task's folder below the directory `target`; the first entry is `target` itself."""
     entries = {target: FileEntry(None, 0o755)}
     return entries | {f"{target}/{name}": FileEntry(entry.data, entry.mode) for name, entry in tree.items()}
 
 
 def pack(files: Mapping[str, FileEntry]) -> bytes:
-    """Return a tar archive of `files` by absolute path."""
+    """Return a tar archive of `files`, which are given by absolute path."""
     buffer = io.BytesIO()
     # Busybox cannot read the extended headers in which other formats store long and non-ASCII names.
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:

@@ -1,7 +1,8 @@
 """Interfaces of backends, which make sandboxes, and of sandboxes.
 
 Every backend implements `Backend` and `Sandbox`. Optional abilities (copying, keeping, making room, a tty) are
-separate protocols. Code that needs one calls `require` before anything starts; if it is missing, that is a UsageError.
+separate protocols. Code that cannot do without an ability calls `require` before anything starts, which raises
+UsageError if the backend lacks the ability.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ExecResult:
     output: bytes = b""
     timed_out: bool = False
     was_cut: bool = False
-    """Whether its output exceeded the limit, so that its end was not awaited."""
+    """Whether the output exceeded the limit, so that the command's end was not awaited."""
 
 
 class Sandbox(Protocol):
@@ -94,7 +95,7 @@ class Sandbox(Protocol):
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> ExecResult:
-        """Run a POSIX shell script in `/` with busybox's shell."""
+        """Run a POSIX shell script in `/` with busybox's shell, as `user` (default: the image's own)."""
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         """Write files by absolute path, with their modes and owners."""
@@ -117,7 +118,7 @@ class BackendFacts:
     volumes: frozenset[str] = frozenset()
     """Directories that are volumes; their content is not compared with the image."""
     began_at: float = 0.0
-    """Time when the sandbox was made, in seconds of its machine's clock; later changes are not the image's."""
+    """Time when the sandbox was made, in seconds of its machine's clock; files changed later are not the image's."""
 
 
 @runtime_checkable
@@ -125,7 +126,7 @@ class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
     def image_id(self) -> str:
-        """Return an id of its image's content that is unique at all times; empty if unknown."""
+        """Return an id of the image's content that no other content ever has; empty if unknown."""
 
     async def backend_facts(self) -> BackendFacts:
         """Return the facts that the backend adds to this sandbox but not to `original`, without asking processes
@@ -143,9 +144,9 @@ class Copies(Protocol):
         """Return whether copies can have a network of their own at little cost: without services or a router."""
 
     async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
-        """Start a sandbox of the same image on this one's network, with none of its files and processes.
+        """Start a sandbox of the same image on this one's network, with its volumes but none of its other files.
 
-        `is_apart`: it has a network of its own, if `can_be_apart`. Raises TrialError.
+        `is_apart`: the copy has a network of its own, if `can_be_apart`. Raises TrialError.
         """
 
     async def copy_into(self, starting: asyncio.Future[Any], paths: Collection[str], removed: Collection[str]) -> None:
@@ -155,12 +156,12 @@ class Copies(Protocol):
         """
 
     async def make_fresh(self) -> Sandbox:
-        """Make a sandbox of the same image that shares nothing with this one. Raises TrialError."""
+        """Make a sandbox of the same image; it shares only networks and volumes of services. Raises TrialError."""
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A sandbox that can stream a command's input and output from and to files, so it need not fit into memory."""
+    """A sandbox that can stream a command's input and output from and to files, so they need not fit into memory."""
 
     async def stream(
         self,
@@ -174,7 +175,7 @@ class Streams(Protocol):
     ) -> ExecResult:
         """Run a script as `shell` does, with standard input from `source` and output written to `sink`.
 
-        After `limit_bytes` of output reading stops, and the result is `was_cut`. Raises TrialError, and OSError if the
+        After `limit_bytes` of output, reading stops, and the result is `was_cut`. Raises TrialError, and OSError if the
         disk of `sink` is full.
         """
 
@@ -192,12 +193,12 @@ class Keeps(Protocol):
     """A sandbox that can outlive its run."""
 
     async def keep(self) -> str:
-        """Exempt the sandbox from removal, also after this process; returns the id for `Reopens.reopen`."""
+        """Exempt the sandbox from removal, even when this process has ended; returns the id for `Reopens.reopen`."""
 
 
 @runtime_checkable
 class Survives(Protocol):
-    """A sandbox that outlives its process, and can be found again with `Reopens.reopen`."""
+    """A sandbox that outlives the process of its run, and can be found again with `Reopens.reopen`."""
 
     @property
     def identity(self) -> str:
@@ -234,7 +235,7 @@ class HasLogs(Protocol):
     """A sandbox with logs of its entry point and services."""
 
     async def logs(self) -> Mapping[str, bytes]:
-        """Return the last megabyte of each log: `entrypoint.log`, and `services/NAME.log`. Never raises."""
+        """Return at most the last megabyte of each log: `entrypoint.log`, and `services/NAME.log`. Never raises."""
 
 
 @runtime_checkable
@@ -276,7 +277,7 @@ class SwitchesNetwork(Protocol):
 
 
 class TtyStream(ByteStream, Protocol):
-    """Both ends of a terminal in the sandbox."""
+    """Input and output of a terminal in the sandbox."""
 
     async def resize(self, rows: int, columns: int) -> None:
         """Set the terminal's size."""
@@ -307,7 +308,7 @@ class Capacity:
 
 
 class Backend(Protocol):
-    """Makes the sandboxes of one run, on a container engine or as fakes. Opened once, then closed."""
+    """Makes the sandboxes of one run. Opened once, then closed."""
 
     @property
     def name(self) -> str:
@@ -405,9 +406,9 @@ class SandboxSettings:
     endpoints: tuple[str, ...] = ()
     """URLs of the endpoint's servers, which `block_host` makes unreachable."""
     image_logs: Path | None = None
-    """Directory in the run's own for the output of builds."""
+    """Directory for the output of builds, in the directory of the run."""
     machine_folder: str = ""
-    """Folder in it for one of several machines."""
+    """Folder of `image_logs` for one of several machines; empty for the only machine."""
     package: AgentPackage | None = None
     """Package of the agent, which is mounted in every sandbox; None for agents without one."""
     made_images: dict[str, set[str]] = field(default_factory=dict)
@@ -420,7 +421,7 @@ class SandboxSettings:
 
     @property
     def directory(self) -> Path | None:
-        """Directory of the run; None if it has none of its own."""
+        """Directory of the run; None for a run without one."""
         return None if self.image_logs is None else self.image_logs.parent.resolve()
 
 

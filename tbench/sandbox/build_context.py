@@ -23,7 +23,7 @@ from tbench.tasks.files import mode_of
 _IGNORE = ".dockerignore"
 _MATCHES_NOTHING = re.compile(r"(?!)")
 _NAME = ".tbench.Dockerfile"
-"""Name in the archive of a Dockerfile that is not a file of the context."""
+"""Name that a Dockerfile from outside the context has in the archive."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class BuildContext:
 
     @classmethod
     def for_environment(cls, environment: Environment) -> BuildContext:
-        """Read the context of a task's folder. Raises OSError, and TrialError if the hash excludes the Dockerfile."""
+        """Read the context of a task's folder. Raises OSError, and TrialError for an excluded or invalid file."""
         build, root = environment.build or ImageBuild("."), environment.path
         listed = environment.context_paths()
         within = {path.relative_to(root).as_posix(): path for path in listed}

@@ -85,7 +85,7 @@ class BaseContainer(ABC, Generic[RecipeType]):
 
     @abstractmethod
     async def make_fresh(self) -> Sandbox:
-        """Make a sandbox of the same image that shares nothing with this one; see `Copies`."""
+        """Make another sandbox of the same image; see `Copies`."""
 
     @abstractmethod
     async def open_as_root(self, script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:

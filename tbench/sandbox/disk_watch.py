@@ -13,12 +13,12 @@ from harness.concurrency import cancel
 from tbench.errors import TbenchError
 
 RESERVE_MB = 1024.0
-"""If fewer megabytes are free, the agent that has written most ends, unless it has written fewer than these."""
+"""If fewer megabytes are free, the agent that has written most is ended, if it has written more than this itself."""
 _EVERY_SEC = 1.0
 _SELDOM_SEC = 30.0
 """Seconds after which containers with a limit are measured, even if the disk has lost less space than they may use."""
 _PAUSES = 5.0
-"""Pause after measuring, as a multiple of its duration: it reads the metadata of all written files."""
+"""Shortest pause after measuring, as a multiple of the time that measuring took: it looks at all written files."""
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class WatchedDisk:
 
     trial: str
     limit_mb: float | None
-    """The task's limit; None if it has none, or if the engine enforces it."""
+    """The task's limit; None for no limit, or if the engine enforces it."""
     end_processes: Callable[[], Awaitable[None]]
     written_mb: float = 0.0
     is_at_work: bool = False

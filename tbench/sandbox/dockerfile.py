@@ -55,7 +55,7 @@ class _Instruction:
 
 
 def needs_buildkit(dockerfile: str) -> str | None:
-    """Return the first feature that only BuildKit supports, with its line; None if any builder will do."""
+    """Return the first feature that Docker's classic builder lacks, with its line; None if any builder will do."""
     declared = platform_args(dockerfile)
     for each in _instructions(dockerfile):
         if each.heredocs:
@@ -68,7 +68,7 @@ def needs_buildkit(dockerfile: str) -> str | None:
 
 
 def heredoc_around(dockerfile: str, line: int | None) -> str | None:
-    """Describe the heredoc whose body contains `line`, or the first heredoc if `line` is None."""
+    """Describe the heredoc whose body contains `line`, or the first one if `line` is None; None if there is none."""
     for each in _instructions(dockerfile):
         if each.heredocs and (line is None or line in each.bodies):
             return _named(each)
@@ -98,7 +98,7 @@ def directive(dockerfile: str, name: str) -> str | None:
 
 
 def platform_args(dockerfile: str) -> set[str]:
-    """Return the platform variables declared without a value, which only BuildKit sets automatically."""
+    """Return the platform variables declared without a value, which Docker's classic builder does not set."""
     declared = (_ARG.match(each.text) for each in _instructions(dockerfile))
     return {word for found in declared if found for word in found[1].split() if _PLATFORM.fullmatch(word)}
 

@@ -35,7 +35,7 @@ class Call:
 
 
 class FakeSandbox:
-    """A `Sandbox` without a container, with all optional protocols but a tty.
+    """A `Sandbox` without a container, with the optional protocols that `require` knows, except `HasTty`.
 
     `logs` is the content of /logs. `shell` returns the `answers` in turn, or raises them if they are exceptions; after
     the last, every command ends with 0. `calls`, `files` and `removed` record what was done to the sandbox.
@@ -183,7 +183,7 @@ class FakeSandbox:
 
 
 class FakeBackend:
-    """A `Backend` that gets its sandboxes from `make`, which may raise an engine's errors; `made` has them by trial."""
+    """A `Backend` whose sandboxes come from `make`, which may raise an engine's errors; `made` lists them by trial."""
 
     name = "the fake backend"
     sandbox_type: type = FakeSandbox

@@ -24,7 +24,7 @@ Kind = Literal["container", "network", "volume", "image"]
 
 @dataclass(frozen=True)
 class Scope:
-    """Selection of items to remove; by default leftovers of runs whose process is gone, and unused images."""
+    """Selection of items to remove; by default leftovers of runs whose process is gone, and replaced images."""
 
     everything: bool = False
     """Whether to include shared and kept items, and those of owners that cannot be seen from here."""
@@ -45,7 +45,7 @@ class Leftover:
     why_kept: str = ""
     """Reason to keep it; empty if it is to be removed."""
     live: bool = False
-    """Whether its process runs, or may run."""
+    """Whether its process runs or may run, or its interrupted trial may be continued."""
     cut_mb: float = 0.0
     """Memory that it may use, if it is kept because the trial of another run was interrupted."""
 
@@ -84,7 +84,7 @@ class Reaped(NamedTuple):
     """Outcome of the search for leftovers at the start of a run."""
 
     lines: list[str]
-    """Lines about removed items, and about those that could not be removed."""
+    """Lines for the user about removed items, failures, and memory that remains in use."""
     kept_mb: float = 0.0
     """Memory of the sandboxes that stay because the trials of other runs were interrupted."""
 
@@ -92,7 +92,7 @@ class Reaped(NamedTuple):
 def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:
     """Return the outcome of a search."""
     if kept_mb := sum(each.cut_mb for each in found):
-        what = f"trials of other runs that were cut may use {kept_mb:.0f} MB"
+        what = f"interrupted trials of other runs may use {kept_mb:.0f} MB"
         lines = [*lines, f"{what}: 'tbench clean' lists their containers, --kept removes them"]
     return Reaped(lines, kept_mb)
 

@@ -1,4 +1,4 @@
-"""Specifications of containers, and the unchanged containers to which the agent's changes are compared."""
+"""Specifications of containers, and containers of unchanged images with which the agent's are compared."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class SandboxRecipe:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the container: run, trial and owner."""
+        """Labels of the container: run, trial, owner, and those by which it is found again."""
         return {
             **self.more_labels,
             LABEL_RUN: self.run,
@@ -162,7 +162,7 @@ IsRunning = Callable[[Sandbox], Awaitable[bool]]
 
 
 class Originals:
-    """Containers of unchanged images, one per image, to which the agent's changes are compared."""
+    """Containers of unchanged images with which agents' are compared: one per image, with and without internet."""
 
     def __init__(self) -> None:
         self._started: dict[tuple[str, bool], Sandbox] = {}

@@ -53,7 +53,7 @@ class RunMachine:
     def hosting(self) -> Iterator[None]:
         """Cancel the block when the machine is lost, and raise TrialError(engine_unreachable) then.
 
-        Any other outcome of the block on a lost machine is replaced by this error: it says nothing about the trial.
+        Any other outcome of the block on a lost machine says nothing about the trial, and is replaced by this error.
         """
         if self.why_lost is not None:
             raise self._error(self.why_lost)
@@ -114,7 +114,7 @@ class HasMachines(Protocol):
 
     @property
     def gave_up(self) -> str | None:
-        """Reason why no machine is expected to be up again; None while one is, or may come."""
+        """Reason why no machine is expected to be up again; None while one is up or may come."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever a machine joins, is lost, or comes back."""

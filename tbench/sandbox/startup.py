@@ -1,4 +1,4 @@
-"""Startup of a sandbox: the image's entry point, and the healthcheck that has to succeed first."""
+"""Startup of a sandbox: the image's entry point, and the healthcheck for which the agent waits."""
 
 from __future__ import annotations
 

@@ -85,13 +85,13 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
 def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
     """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run continues.
 
-    The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
+    The text is empty if it is not kept. An empty `sandbox` stands for a part of one, such as a network.
     """
     path = _path(run, trial)
     try:
         note, written_at = UnderWay.model_validate_json(path.read_bytes()), path.stat().st_mtime
         if sandbox and sandbox != note.sandbox:
-            return "", False  # from before a replay
+            return "", False  # the trial has a later sandbox
         with (run / _JOURNAL).open("rb") as journal:
             if is_held(run / _JOURNAL, journal.fileno()):
                 return f"{run} goes on", True
@@ -101,4 +101,4 @@ def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
     if time.time() > (until := cut_at + note.keep_sec):
         return "", False
     shown = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it", False
+    return f"its trial was interrupted; kept until {shown}: tbench resume {run} continues it, --kept removes it", False

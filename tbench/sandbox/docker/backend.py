@@ -161,7 +161,7 @@ class DockerBackend:
             self._say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
 
     async def recover(self) -> int:
-        """Prepare again after the engine was down, while no trial is on it; returns the number of leftover containers.
+        """Prepare again after the engine was down, while no trial is on it; returns the number of removed containers.
 
         Raises UsageError, or EngineError and TrialError if the engine is lost again.
         """

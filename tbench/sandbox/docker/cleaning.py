@@ -214,7 +214,7 @@ def remove_in_child(
 ) -> None:
     """Start a child process that removes this process's containers, so that this one can end at once.
 
-    `program` is a module to run with the owner and `where` as arguments; `variables` lead to the engine.
+    `program` is a module to run with the owner and `where` as arguments, `variables` are more environment variables.
     """
     subprocess.Popen(
         [sys.executable, "-m", program, owner(), *where],
@@ -237,7 +237,7 @@ async def remove_containers_of_owner(owner_label: str, engine: Engine) -> None:
 
 
 async def remove_own(engine: Engine, run: str) -> int:
-    """Remove leftovers of a run by the owner of this connection, while none of its trials is in progress.
+    """Remove what this connection's owner has left of a run, while none of the run's trials is in progress.
 
     Returns the number of containers removed. Raises EngineError.
     """

@@ -77,7 +77,7 @@ _MORE_MEMORY_MB = 512.0
 
 
 class Container(BaseContainer[Recipe]):
-    """The container of one trial: a `Sandbox` with all optional protocols."""
+    """The container of one trial: a `Sandbox` with all optional protocols except `HasServices`."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Container(BaseContainer[Recipe]):
     ) -> Container:
         """Create and start a container, and wait for the image's own healthcheck.
 
-        Raises TrialError (sandbox_failed, engine_unreachable, image_no_space, healthcheck_failed), and then leaves
-        nothing behind.
+        Raises TrialError (sandbox_failed, sandbox_lost, engine_unreachable, image_no_space, task_unsupported,
+        healthcheck_failed), and then leaves nothing behind.
         """
         arguments = create_arguments(engine, recipe)
         if recipe.has_router:
@@ -252,7 +252,7 @@ class Container(BaseContainer[Recipe]):
         return await self._another(dataclasses.replace(recipe, options=options, network=self._network))
 
     async def _another(self, recipe: Recipe) -> Container:
-        # Labels of a service are its own: by them, services are found again.
+        # Without the labels of a service, by which services are found again.
         recipe = dataclasses.replace(recipe, is_fresh=True, more_labels={})
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 

@@ -131,7 +131,7 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
     """Create a container and return its id. The name is chosen here, to find the container if the answer is lost.
 
     `config` contains arguments for the SDK's `create_container`. Raises TrialError (sandbox_failed, engine_unreachable,
-    image_no_space).
+    image_no_space, task_unsupported).
     """
     name = f"tbench-{uuid.uuid4().hex[:16]}"
 

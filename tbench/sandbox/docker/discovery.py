@@ -67,7 +67,7 @@ def find_engine(
     variables: Mapping[str, str] | None = None, root: Path = Path("/"), patience_sec: float = _PATIENCE_SEC
 ) -> Search:
     """Return the first engine of this machine that answers, apart from DOCKER_HOST; `root` is for tests."""
-    # Not as the default: Ray would send this process's environment to the nodes, with the function.
+    # Not as the parameter's default: Ray would send this process's environment to the nodes, with the function.
     variables = os.environ if variables is None else variables
     silent: dict[Place, str] = {}
     for place in _places(variables, root):

@@ -211,7 +211,8 @@ class Engine:
     ) -> None:
         """`is_forwarded`: the socket leads to another machine; `owner`: owner label of all that is created.
 
-        `forward` leads to that machine, and is closed with the engine. `search` has found an engine without an address.
+        `forward` leads to that machine, and is closed with the engine. `search` is the search that has
+        found the engine; None if the address was given.
         """
         self.api = api
         self.info = info

@@ -76,7 +76,8 @@ class Images:
 
         With `closed_network` all builds use such a network, and Dockerfiles that would bypass it are refused.
 
-        With `build` nothing is pulled; with `no_build_cache` builds ignore existing images and the engine's cache.
+        `build`: images with a Dockerfile are built even if they are published; `no_build_cache`: builds ignore existing
+        images and the engine's cache.
         """
         self._engine = engine
         self._force_build = build

@@ -1,4 +1,4 @@
-"""Names of published images, and logins at their registries from Docker's own configuration."""
+"""Logins at the registries of published images, from Docker's own configuration."""
 
 from __future__ import annotations
 

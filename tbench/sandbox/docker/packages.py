@@ -59,7 +59,7 @@ async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -
     tag, log = f"tbench/agent-runtime:{recipe_hash(recipe)}", list[str]()
     try:
         await ensure_base_images(engine, say)
-        say("agent: building what lets it run in any image (once, about a minute)")
+        say("agent: building its runtime, with which it runs in any image (once, about a minute)")
         building = partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "agent-runtime"}, log=log)
         await engine.call(building, engine.api, BuildContext.for_folder(recipe), tag, deadline_sec=_BUILD_SEC + 30)
         holder = await _hold(engine, tag, [])
@@ -74,7 +74,7 @@ async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -
             await force_remove(engine, holder)
     except (BuildFailed, EngineError, TrialError, TimeoutError) as error:
         words = f"{one_line(str(error), 300)}{last_lines(log)}"
-        raise UsageError(f"what lets agents run in any image cannot be made: {words}") from error
+        raise UsageError(f"the runtime with which agents run in any image cannot be made: {words}") from error
 
 
 async def _hold(engine: Engine, image: str, binds: list[str]) -> str:

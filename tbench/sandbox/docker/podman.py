@@ -35,7 +35,7 @@ class PodmanMachine:
     def command(self) -> list[str]:
         """Return the command that runs the service, with options where Podman's defaults do not work."""
         options = []
-        # Debian's crun starts no container there.
+        # Debian's crun starts no container where cgroup versions 1 and 2 are mixed.
         if (self.root / "sys/fs/cgroup/unified").is_dir() and self.has("runc"):
             options += ["--runtime", "runc"]
         if not (self.root / "run/systemd/system").is_dir():

@@ -78,7 +78,7 @@ class Router:
         return next((cls(engine, other, tools_volume, labels) for other in others), None)
 
     async def link(self, container_id: str, closed_to: Iterable[str] = ()) -> None:
-        """Make this the only route out of a container without a network, except to `closed_to`. Raises EngineError."""
+        """Make this router the only way out of a container, with no way to `closed_to`. Raises EngineError."""
         script = _script("link.sh")
         for name, value in _ADDRESSES.items():
             script = f"{name}={value}\n{script}"

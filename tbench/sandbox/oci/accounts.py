@@ -1,4 +1,4 @@
-"""Users of a container by name, from its files but read from outside."""
+"""Finds a container's users by name: the container's files are read from outside."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class OciBackend:
 
 
 async def set_up(store: Store, say: Say) -> None:
-    """Get the tools, and start a container. Raises UsageError."""
+    """Get the tools, and check that a container starts. Raises UsageError."""
     async with open_backend(OciBackend(store, SandboxSettings("setup")), say):
         pass
 

@@ -97,7 +97,8 @@ class OciContainer(BaseContainer[SandboxRecipe]):
     async def start(cls, place: Place, recipe: SandboxRecipe) -> OciContainer:
         """Create and start a container, and wait for the image's own healthcheck.
 
-        Raises TrialError (sandbox_failed, image_unavailable, healthcheck_failed), and then leaves nothing behind.
+        Raises TrialError (sandbox_failed, sandbox_lost, image_unavailable, image_no_space, healthcheck_failed), and
+        leaves nothing behind then.
         """
         directory = place.store.containers / f"tbench-{uuid.uuid4().hex[:16]}"
         state = State(recipe.labels, recipe.image.id, time.time(), reaches_internet=recipe.has_internet)

@@ -89,7 +89,7 @@ class ProcessStream(OutputStream, asyncio.SubprocessProtocol):
             self.end_input()
 
     async def exit_code(self) -> int | None:
-        """Return the exit code, 128 and the number of a signal; None if it still runs."""
+        """Return the exit code, for a signal 128 plus its number; None if the command still runs or was cut off."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_SEC):
                 await self._exited.wait()

@@ -40,7 +40,7 @@ def how_to_install(programs: list[str]) -> str:
 
 
 def missing_programs(*names: str) -> list[str]:
-    """Return the programs that are not installed; crun does for runc."""
+    """Return the programs that are not installed; crun counts as runc."""
     return [name for name in names if not shutil.which(name) and not (name == "runc" and shutil.which("crun"))]
 
 
@@ -144,7 +144,7 @@ class State:
     reaches_internet: bool = False
 
     def write(self, directory: Path) -> None:
-        """Store it, at once or not at all."""
+        """Write the state to the directory, atomically."""
         new = directory / "state.new"
         new.write_text(json.dumps(vars(self)))
         new.replace(directory / "state.json")

@@ -146,7 +146,7 @@ def _container(service: Service) -> dict[str, Any]:
             "stdin_open": service.stdin_open,
         }
     own = healthcheck(service.healthcheck) if service.healthcheck is not None else None
-    # None stands for the image's own setting. It has to replace the agent container's.
+    # None stands for the image's own setting, and has to replace the agent container's.
     kept = {"entrypoint", "command", "healthcheck"} if service.name != MAIN else set()
     found["healthcheck"] = own
     return {key: value for key, value in found.items() if value or key in kept}
