@@ -52,7 +52,7 @@ class MachineBudget:
         return budget
 
     def measure(self, cpu_overcommit: float) -> None:
-        """Read the machine's capacity again. If it is below the taken resources, nothing starts there for a while."""
+        """Read the machine's capacity again. While it is below the taken resources, nothing starts there."""
         assert self.node is not None
         capacity = self.node.backend.capacity()
         self.cpus, self.memory_mb, self.gpus = capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus
@@ -120,9 +120,9 @@ class _Waiter:
 class Admission:
     """The budgets of machines, and the queue of trials that wait for them.
 
-    A trial that needs more than any machine's budget runs alone. The queue is
-    in order, so that small tasks do not starve a large one. `max_load` (load average over one minute / CPUs) holds back
-    trials, except while none runs: then the load has another cause, and the run must not stall.
+    A trial that needs more than any machine's budget runs alone. The queue is in order, so that small tasks do not
+    starve a large one. `max_load` (load average over one minute / CPUs) holds back trials, except while none runs: then
+    the load has another cause, and the run must not stall.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ def why_no_machine(backend: Backend) -> str | None:
 MAX_LOST_MACHINES = 3
 """Number of lost machines that do not count as attempts at a trial."""
 _OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
-"""Preference for another machine than the last one's, and for one that has the image."""
+"""Preference for another machine than the last attempt's, and for a machine that has the image."""
 
 
 @dataclass(frozen=True)

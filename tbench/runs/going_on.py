@@ -36,8 +36,8 @@ from tbench.text import names_text, one_line
 SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Errors after which no sandbox is left."""
 _MOST_REPLAYS_LOST = 3
-"""Maximum number of replays of the same replies that are repeated."""
-INHERITED = "the conversation that its next step continues is in memory"
+"""How often a replay of the same replies may be repeated."""
+INHERITED = "the conversation that its next step continues was only in memory"
 """Why a trial of a task with several steps starts again if a verifier was interrupted."""
 
 
@@ -138,7 +138,7 @@ def after_loss(run: Path, note: UnderWay, task: Task, error: ErrorInfo) -> Cut |
 
 
 def after_lost_replay(cut: Cut, error: ErrorInfo) -> Cut | None:
-    """Return the remains that a replay which ended early has begun with, to be replayed again; None after too many."""
+    """Return the remains with which to repeat a replay that ended early; None if that is useless or too often."""
     # The replies themselves may end the container, each time.
     if not error.retryable or error.type == REWOUND or cut.replays_lost == _MOST_REPLAYS_LOST:
         return None
@@ -156,7 +156,7 @@ async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | s
         there = cut.note.machine or "the engine that its run used alone"
         return f"its container is on {there}, which is not used now or does not answer"
     if not isinstance(machine.backend, Reopens):
-        return f"its container is lost, as with every {machine.backend.name}"
+        return f"its container is lost: {machine.backend.name} cannot reopen containers"
     try:
         return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
     except TrialError as error:

@@ -176,7 +176,7 @@ def settle_results(
 
 
 def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
-    """Return the calibration for a trial's task and image; None if its agent is one that calibrates."""
+    """Return the calibration for a trial's task and image; None if there is none, or the trial's agent calibrates."""
     if result.agent in get_args(CalibratingAgent):
         return None
     return load_calibration(task, image_identity(result.image_origin, result.image_id), architecture)

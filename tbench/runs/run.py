@@ -223,7 +223,7 @@ class Run:
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Run attempts at one trial until a result is final."""
         schedule = self._plan.config.schedule
-        # If the container is gone, the attempt to continue in it has failed.
+        # One more for an interrupted trial: its container may be gone when it is to be continued there.
         retries = RetryBudget(1 + schedule.retries + (plan.cut is not None), schedule.retry_choice)
         while True:
             made = await self._attempt(plan, retries)

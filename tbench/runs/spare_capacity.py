@@ -145,9 +145,9 @@ class Calibrator(Protocol):
 async def calibrating(
     calibrates: Calibrator, spare: SpareCapacity, say: Say
 ) -> AsyncIterator[Callable[[bool], Awaitable[None]]]:
-    """Calibrate a run's tasks during the block; the function that it yields ends this, or waits for it.
+    """Calibrate a run's tasks during the block; yields a function that ends the calibration, or waits for its end.
 
-    If the calibration fails, the run continues without it.
+    Its argument is whether the run was cut short. If the calibration fails, the run continues without it.
     """
 
     async def measure() -> None:

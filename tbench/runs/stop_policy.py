@@ -1,4 +1,4 @@
-"""Decides when a run stops early: its endpoint is gone or never answered, no machine is left, or it was planned."""
+"""Decides when a run stops early: the endpoint is gone or never answered, no machine is left, or a stop is planned."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Trial:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
-        """Run the trial until its verdict is on disk. The returned function tears down, off the concurrency slot."""
+        """Run the trial until its verdict is on disk. The returned function tears down, without its slot."""
         self._queue_sec, self._started_at, self._started = queue_sec, datetime.now(UTC), time.monotonic()
         if (cut := self._cut) is not None:
             self._queue_sec, self._started_at = cut.note.queue_sec, cut.note.started_at
@@ -414,7 +414,7 @@ class Trial:
             await wait_until_ended(working, exceeding)
         if exceeding.cancelled():
             return working.result()
-        # Until then, no command can be started safely.
+        # Until its processes are killed, no command can be started safely.
         await exceeding.result().wait()
         trajectory = agent.partial()
         if trajectory is not None:
@@ -422,7 +422,7 @@ class Trial:
         return AgentReport(Outcome.DISK_LIMIT, trajectory)
 
     async def _copies_for_verdict(self, task: Task) -> SpareCopies | None:
-        """Return what can start a fresh container for the verdict in advance; None if it needs no such container."""
+        """Return the means to start a fresh container in advance for the verdict; None if the verdict needs none."""
         sandbox, oracle = self._sandbox, await asyncio.to_thread(self._oracle)
         assert sandbox is not None
         if verifier_environment(task) is None and uses_fresh_container(self._verify_in.mode, task, sandbox, oracle):
@@ -683,8 +683,8 @@ class Trial:
             try:
                 await asyncio.shield(sandbox.pause())
             except TrialError as error:
-                control.say(f"{control.name}: it is kept, but keeps running: {one_line(str(error), 200)}")
-        # The note of a replay is that of the attempt that it repeats.
+                control.say(f"{control.name}: its container is kept, but keeps running: {one_line(str(error), 200)}")
+        # During a replay, the note is still that of the attempt that is replayed, and has to stay.
         await self._remove(forgets=not goes_on)
 
     async def _remove(self, *, forgets: bool = True) -> None:

@@ -31,7 +31,7 @@ def make_cassette(replay_log: ReplayLog) -> Cassette:
     exchanges: list[RecordedAnswer] = []
     for each, messages, reply in replay_log.exchanges():
         if each.model is None:
-            why = "its first replies were received by a process that was cut, and their requests are not known"
+            why = "its first replies were received by an earlier process, and their requests are not known"
             raise UsageError(f"{why}; to record a cassette of a whole run, use tbench cassette record")
         if not isinstance(each.model, HttpModel):
             raise UsageError("its model is not queried over HTTP, so there is no cassette to record")

@@ -17,7 +17,7 @@ Changes = Mapping[str, ChangeKind]
 """Kind of change by path, directories included."""
 _LOOK_SEC = 10.0
 _MAX_BYTES = 32 << 20
-"""Longest list of paths, about 500,000."""
+"""Largest size of a list of paths: about 500,000 paths."""
 _TIME = re.compile(rb"(\d+) \S+ [\d:]+(\.\d+)? \S+\Z")
 _LOOK = f"""{BUSYBOX} stat -c '%Z %z' /proc/$$ || exit
 set -- /
