@@ -1,6 +1,6 @@
 """Checks whether this machine, its engine and the endpoint are fit for a run, and gives advice if they are not.
 
-Checks are bounded in time and independent: an exception fails one check only. They leave nothing behind.
+Checks are bounded in time and independent: an exception fails one check only. They leave no containers behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check, with advice unless it is OK."""
+    """Result of a check, with advice after a warning or a failure."""
 
     status: CheckStatus
     what: str
@@ -83,7 +83,7 @@ async def examine(check: Check) -> Finding:
     except Exception as error:  # noqa: BLE001 - a broken check is a finding, and must not end the others
         message = one_line(f"{type(error).__name__}: {error}", 200)
         result = fail(
-            f"the check itself failed: {message}", "fix what the message names; if that is nothing, report it as a bug"
+            f"the check itself failed: {message}", "fix what the message names; if it names nothing, report a bug"
         )
     return Finding(check.name, result.status, one_line(result.what, 400), one_line(result.advice, 400))
 

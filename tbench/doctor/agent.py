@@ -63,7 +63,9 @@ def _end(tried: Tried) -> CheckResult:
     if tried.is_solved:
         return ok(f"solved a tiny task with {requests}")
     how = tried.outcome.value if tried.outcome is not None else "ended"
-    return warn(f"did not solve a tiny task ({how} after {requests})", "read the lines below; else the model is weak")
+    return warn(
+        f"did not solve a tiny task ({how} after {requests})", "the lines below may say why; if not, the model is weak"
+    )
 
 
 def _tool_calls(tried: Tried) -> CheckResult:

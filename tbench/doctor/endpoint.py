@@ -95,14 +95,14 @@ async def check_completion(make: Callable[[], ChatModel]) -> CheckResult:
 
 
 async def _room_for_replies(chat: ChatModel) -> int | None:
-    """Request the default --max-tokens; if it is refused, return the number of tokens that would be allowed."""
+    """Request the default --max-tokens; if it is refused, return the number of allowed tokens, if known."""
     with contextlib.suppress(EndpointError, ContextLimitReached):  # includes timeouts, which are not refusals
         await chat.query(_SAY_OK, seed=0, max_tokens=_DEFAULT)
     return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
 
 
 def _judge_room(found: str, tokens: int) -> CheckResult:
-    """Return a warning if the default --max-tokens does not fit into the room for replies."""
+    """Return a warning if the default --max-tokens does not fit into `tokens`, the room for replies; else OK."""
     if tokens > _DEFAULT:
         return ok(found)
     return warn(

@@ -152,7 +152,7 @@ def _require_different(several: Sequence[NamedEngine]) -> None:
 def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
     """Return a function that connects the machines of a configuration.
 
-    Its backend closes the connections. It raises UsageError with the name of the machine.
+    The backend that it returns closes the connections. It raises UsageError with the name of the machine.
     """
 
     def make(settings: SandboxSettings) -> Backend:

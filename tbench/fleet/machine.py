@@ -111,7 +111,7 @@ def _file_name(name: str) -> str:
 
 
 DOCKER_SOCKET = "/var/run/docker.sock"
-_FORMS = "use unix:///path/of.sock, ssh://user@host or tcp://host:2376, or oci: for none"
+_FORMS = "use unix:///path/of.sock, ssh://user@host or tcp://host:2376, or oci: for no engine"
 
 
 @dataclass(frozen=True)

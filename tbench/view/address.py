@@ -15,7 +15,7 @@ _EVERY = frozenset({"", "0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class ViewAddress:
-    """Address to listen on, with the token that it requires; None if only this machine can reach it."""
+    """Address to listen on, and the token that it requires: None if only this machine can reach the address."""
 
     host: str
     port: int
@@ -71,7 +71,7 @@ def cookie_name(port: int) -> str:
 
 
 def token_in(cookies: str | None, port: int) -> str | None:
-    """Return the token in a Cookie header."""
+    """Return the token in a Cookie header; None if there is none."""
     try:
         found = SimpleCookie(cookies or "").get(cookie_name(port))
     except CookieError:

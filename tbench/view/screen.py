@@ -111,7 +111,7 @@ class CharacterGrid:
             self.x = self.y = 0
 
     def scroll(self, lines: int, first: int | None = None) -> None:
-        """Move the lines of the region from `first` on up by `lines`, or down if negative."""
+        """Scroll the region below its line `first` up by `lines`, or down if negative."""
         first = self._top if first is None else first
         height = self._bottom - first + 1
         if height < 1:
@@ -124,7 +124,7 @@ class CharacterGrid:
             self._styles.insert(new, [])
 
     def insert_lines(self, count: int) -> None:
-        """Move the lines from the cursor on down by `count`, or up if negative."""
+        """Insert `count` empty lines at the cursor, or delete lines if negative."""
         if self._top <= self.y <= self._bottom:
             self.scroll(-count, self.y)
 

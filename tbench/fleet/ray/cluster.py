@@ -132,7 +132,7 @@ class RayCluster:
         self.first: list[NamedEngine] = []
         """Engines available at the start."""
         self.notices: list[str] = []
-        """Messages about other nodes."""
+        """Messages for the user about nodes."""
         self._address, self._concurrency = address, concurrency
         self._directory = Path(tempfile.mkdtemp(prefix="tb-ray-"))
         self._buffer = b""
@@ -161,7 +161,7 @@ class RayCluster:
         except TokenRefused:
             if _TOKEN_MODE in os.environ:
                 raise
-        # With an available token that was not requested: Ray itself only uses it in some cases.
+        # With the token that this machine has: by itself, Ray uses it only in some cases.
         return cls._start_cluster(address, concurrency, {_TOKEN_MODE: "token"})
 
     @classmethod

@@ -116,7 +116,7 @@ def remove_gone(address: str, label: str, kept: str, gone: Iterable[str]) -> int
 
 
 def main(settings: Mapping[str, str]) -> None:
-    """Wait for the end of standard input, then remove."""
+    """Wait for the end of standard input, then remove the leftovers of the owner in `settings`."""
     if os.fork():
         return  # the child continues as an orphan, which is not killed together with the actor
     while os.read(0, 4096):

@@ -67,7 +67,7 @@ class NodeNews:
 
 
 class Tunnel:
-    """The nodes of a cluster that Ray is connected to."""
+    """The nodes of the cluster to which this process is connected."""
 
     def __init__(self, head: str, directory: Path, out: int) -> None:
         """`head` is HOST:PORT of the cluster's control store; `out` is a file descriptor for messages."""
