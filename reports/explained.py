@@ -15,7 +15,7 @@ MAX_TRIALS = 20_000
 
 
 def explain_run(planned: int, side: Callable[[], Side]) -> Explanation | None:
-    """Return where a run of so many trials lost its points; None for one without results, or with too many trials."""
+    """Return where a run of `planned` trials lost its points; None without results, or with too many trials."""
     if planned > MAX_TRIALS:
         return None
     try:

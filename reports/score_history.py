@@ -29,7 +29,7 @@ _NORMAL_975 = 1.96
 _HEIGHT, _FOOT = 190.0, 22.0
 _LEAST = 0.1
 _WHISKERS, _DOTS, _STOPS = 30, 60, 40
-"""With more points than these, a band replaces whiskers; most dots are left out; the Tab key skips links."""
+"""Numbers of points above which a band replaces the whiskers, most dots are left out, and the Tab key skips links."""
 _LABELS, _TICKS = 5, 5
 _LONGEST = 12
 

@@ -56,7 +56,7 @@ class TaskSeries:
 
     @property
     def tries(self) -> TaskSolveRate:
-        """Number of times the task was solved in the newest runs."""
+        """How often the task was solved in the newest runs."""
         return count_solves(self.recent)
 
     @property
@@ -338,7 +338,7 @@ _MAX_TRIALS = 500
 
 
 def task_records(site: Site) -> list[TaskRecord]:
-    """Return the records of all tasks that some run of the site planned; the index may contain runs of no site."""
+    """Return the records of all tasks that some run of the site planned; the index may have other runs, too."""
     return [record for task in site.history.task_names() if (record := task_record(site, task)).runs]
 
 

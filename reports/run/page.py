@@ -36,7 +36,7 @@ CUT_OFF = "cut off"
 _MEANINGS = {
     "running": "This run is in progress.",
     CUT_OFF: "The process of this run is gone, although it never recorded an end: it was killed.",
-    "interrupted": "This run was interrupted by a user.",
+    "interrupted": "This run was interrupted, by a user or a planned stop.",
     "stopped": "This run stopped by itself.",
     "failed": "This run failed.",
     "incomplete": "Some of the planned trials have no result.",

@@ -172,7 +172,7 @@ def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:
         return None
 
 
-@lru_cache(maxsize=4)  # of the last runs: most are the good run before the next one, too
+@lru_cache(maxsize=4)  # the last runs read: most of them are also the good run before the next one
 def _own_settings(file: Path, _known: str) -> _KnownSettings:
     document = read_run_document(file)
     locked, config = document.locked, document.config.model_dump(mode="json")

@@ -19,7 +19,7 @@ class RunState:
     """State of a run compared with those before it."""
 
     kind: str
-    """`alarm`, `broken`, `cut`, `running`, `uncovered`, `over`, `learning`, `quiet` or `single`; the worst first."""
+    """`alarm`, `broken`, `cut`, `uncovered`, `over`, `running`, `learning`, `quiet` or `single`, from worst to best."""
     symbol: str
     label: str
     style: str

@@ -169,7 +169,7 @@ def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
     if result.replies.total:
         yield from (("replies", note) for note in reply_notes([result.replies]))
     if integrity.regrades:
-        yield "verified again", f"{integrity.regrades} times"
+        yield "verified again", counted(integrity.regrades, "time")
     if result.out_of_memory:
         yield "out of memory", "the kernel killed a process in the container"
     if result.human_touched:

@@ -51,7 +51,7 @@ NO_COMMAND = 0.0
 class RewardUnavailable(TbenchError):
     """Some trials ended without a verdict, so they have no reward. All trials have ended.
 
-    `rewards` has the rewards in the order of the completions, None for those without; `results` the trials.
+    `rewards` and `results` are in the order of the completions: None without a reward, and without a trial.
     """
 
     def __init__(self, rewards: Sequence[float | None], results: Sequence[TrialResult | None]) -> None:
@@ -180,7 +180,8 @@ def make_executed_reward(
 async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], live: Live) -> list[TrialResult]:
     """Run one trial per task; return all results in order, errors included.
 
-    `agent` makes the agent of the trial at an index. Raises UsageError. When cancelled, removes its containers first.
+    `agent` makes the agent of the trial at an index. Raises UsageError, and EngineUnavailable if
+    the run stops. When cancelled, removes its containers first.
     """
     if not tasks:
         return []

@@ -22,7 +22,8 @@ CONCISE, CONCISE_CHARACTERS = 0.2, 300
 LONGEST_REPLY, MAX_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
 """Limits that keep completions from stalling a training loop.
 
-With more characters or lines, execution relevance is 0; of a longer command, only the first characters are read.
+With more characters or lines, execution relevance is 0 unless it is `literal`; of a longer command, only the
+beginning is read.
 """
 
 VERBS: Mapping[str, str] = {

@@ -73,7 +73,7 @@ class LoopThread:
 def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trainer's sampling parameters as fields of `[model]`; unknown ones become `extra_body`.
 
-    Options for logprobs, several replies or stop strings are dropped: rollouts set their own.
+    Options for logprobs, the number of replies, seeds and stop strings are dropped: rollouts set their own.
     """
     known = {name: parameters[name] for name in ("temperature", "top_p", "max_tokens") if name in parameters}
     others = {
