@@ -1,4 +1,4 @@
-"""Tar archives of files on their way into and out of a sandbox, and their checksums."""
+"""Tar archives in which files get into and out of a sandbox, and checksums of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file or directory (data is None) to be put into a sandbox."""
+    """One file to be put into a sandbox, or a directory if `data` is None."""
 
     data: bytes | None
     mode: int = 0o644
@@ -55,10 +55,10 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
 
 
 def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) -> dict[str, bytes]:
-    """Read the regular files of concatenated archives, by path without its first part unless `whole_names`.
+    """Read the regular files of concatenated archives, by path; unless `whole_names`, without the path's first part.
 
-    Content beyond the limit is cut. A truncated archive gives the files before the break; of two files with the same
-    path the first counts.
+    Content beyond `limit_bytes` in total is cut. A truncated archive gives the files before the break; of two files
+    with the same path the first counts.
     """
     found: dict[str, bytes] = {}
     try:

@@ -39,7 +39,7 @@ STOP_OTHERS = f"""stop_others() {{
     done
 }} 2>/dev/null
 """
-"""Shell function that stops all other processes of the container except the parent, which enforces a time limit. A
+"""Shell function that stops all other processes of the container except its parent, which enforces a time limit. A
 command that the engine is just starting continues: stopped, it would block the engine for ever."""
 NOT_STAGED = 97
 """Exit code of our scripts when their files could not be copied into the sandbox."""
@@ -152,7 +152,7 @@ class Copies(Protocol):
     async def copy_into(self, starting: asyncio.Future[Any], paths: Collection[str], removed: Collection[str]) -> None:
         """Copy the `paths` into the sandbox that `start_copy` is starting, directories without their content.
 
-        First the `removed` are removed there. Raises TrialError.
+        Before that, the paths in `removed` are removed there. Raises TrialError.
         """
 
     async def make_fresh(self) -> Sandbox:
@@ -272,7 +272,7 @@ class SwitchesNetwork(Protocol):
     async def use_network(self, policy: NetworkPolicy) -> None:
         """Apply the network policy of a phase, and end connections that it forbids. Raises TrialError.
 
-        Does nothing if all phases of the task have the same network, or the run has chosen it.
+        Does nothing if all phases of the task have the same network, or if the run has chosen the network.
         """
 
 
@@ -380,7 +380,7 @@ class HoldsImages(Protocol):
         """Fetch the images of these environments; returns the errors by name."""
 
     async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
-        """Remove an image that this run has fetched unless the `others` or other users of the backend need it.
+        """Remove an image that this run has fetched, unless the `others` or other users of the backend need it.
 
         Returns the bytes freed, 0 if it stays. Never raises.
         """
@@ -489,7 +489,7 @@ async def open_backend(backend: Opened, say: Say = lambda _: None) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
-    """Remove the sandbox at the end of the block, also if that is cancelled."""
+    """Remove the sandbox at the end of the block, also if the block is cancelled."""
     try:
         yield sandbox
     finally:

@@ -41,11 +41,11 @@ class BuildContext:
     ignored: str = ""
     """Content of the .dockerignore."""
     is_edited: bool = False
-    """Whether `text` differs from the file."""
+    """Whether `text` differs from the Dockerfile on disk."""
 
     @classmethod
     def for_environment(cls, environment: Environment) -> BuildContext:
-        """Read the context of a task's folder. Raises OSError, and TrialError for an excluded or invalid file."""
+        """Read the context of a task's folder. Raises OSError, and TrialError for a bad Dockerfile or .dockerignore."""
         build, root = environment.build or ImageBuild("."), environment.path
         listed = environment.context_paths()
         within = {path.relative_to(root).as_posix(): path for path in listed}

@@ -20,7 +20,7 @@ from tbench.text import one_line
 BEGAN = b"\1"
 """First byte of a command's output; if it is missing, not even a shell could be started."""
 END = "TBENCH_END"
-"""Variable with the mark that is printed after a command's output (images/tools/limit.c)."""
+"""Environment variable with the mark that images/tools/limit.c prints after a command's output."""
 
 
 _TOLD = 4
@@ -28,7 +28,7 @@ _TOLD = 4
 
 
 class EndOfOutput:
-    """Finds the mark at the end of a command's output; it is missing if the connection was cut.
+    """Finds the mark at the end of a command's output; the mark is missing if the connection was cut.
 
     The mark is followed by one digit, which says whether the command reached its time limit, and three digits of its
     exit code.
@@ -51,7 +51,7 @@ class EndOfOutput:
         return self.at_limit is None
 
     def strip(self, data: bytes) -> bytes:
-        """Return the output in the next piece of data, without the mark or what may be its beginning."""
+        """Return the output in the next piece of data, without the mark, and without the possible beginning of one."""
         if not self.is_missing:
             return data
         data = self._held + data
@@ -120,7 +120,7 @@ _LATE_SEC = 2.0
 
 
 async def _read(stream: OutputStream, end: EndOfOutput) -> bytes:
-    """Read on, but not for ever if a process that the ended command left holds its output open."""
+    """Read more output; after the command's end only briefly, since a process that it left may hold the output open."""
     if end.is_missing:
         return await stream.read_output()
     with contextlib.suppress(TimeoutError):
@@ -222,7 +222,7 @@ class Commands(ABC):
     async def script(
         self, script: str, *, limit_sec: int, user: str, environment: Mapping[str, str]
     ) -> tuple[OutputStream, EndOfOutput]:
-        """Start a shell script with a time limit; returns its stream and the finder of its end. Raises as `open`."""
+        """Start a shell script with a time limit; returns its stream and the finder of its end. Raises like `open`."""
         # Enforced inside the container, since the API cannot end an exec; readers add their own limit with a margin.
         argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
         end = EndOfOutput()

@@ -53,7 +53,7 @@ class BaseContainer(ABC, Generic[RecipeType]):
         self.lease = Lease()
         """CPUs and GPUs reserved for it, released when it is removed or kept."""
         self.disk: WatchedDisk | None = None
-        """Its disk, if an agent works in it."""
+        """The container's disk use, if an agent works in the container."""
 
     @abstractmethod
     async def logs(self) -> Mapping[str, bytes]:
@@ -95,7 +95,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
     def _proxy_of_phase(self) -> Mapping[str, str]:
         """Proxy variables for a command started now, if its network is public.
 
-        With a list of allowed hosts there are none, since a proxy would bypass the list. Services have theirs already.
+        With a list of allowed hosts there are none, since a proxy would bypass the list. Services have theirs from the
+        start.
         """
         is_open = self._recipe.is_proxied or (self._network is not None and self._network.mode == "public")
         return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
@@ -113,7 +114,7 @@ class BaseContainer(ABC, Generic[RecipeType]):
             make = f"{BUSYBOX} mkdir -p {' '.join(LOG_DIRECTORIES)}"
             argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         try:
-            # No waiting for the engine: a terminal waits itself, and that time is not charged to the agent.
+            # Without waiting for the engine: a terminal does so itself, and does not charge the agent for the time.
             return await self._commands.open(
                 argv,
                 user=user or "",

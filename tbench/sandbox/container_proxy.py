@@ -80,7 +80,7 @@ _BREAK_PREFIX = re.compile(rb"\r?(?:\n(?:%[^\r\n]{0,40})?)?")
 """A break, or the beginning of one, at the end of the data."""
 _LONGEST_BREAK = 44
 _MIN_BEFORE_BREAK = 4
-"""Bytes of a secret before a break that are always held back; fewer may be the end of one of tmux's answers."""
+"""From this number on, bytes of a secret before a break are always held back; fewer may be the end of tmux's answer."""
 
 
 def _stars(found: re.Match[bytes]) -> bytes:
@@ -153,8 +153,8 @@ class ContainerProxy:
     def variables_for(self, *, own: Mapping[str, str], direct: Iterable[str | None] = ()) -> dict[str, str]:
         """Return the variables for a container or build that has a network.
 
-        `own` are its own variables: if one of them sets a proxy, even to none, the result is empty. Hosts in `direct`,
-        and this machine, are reached without the proxy.
+        `own` are the other variables there: if one of them sets a proxy, even to none, the result is empty. Hosts in
+        `direct`, and this machine, are reached without the proxy.
         """
         has = {name.upper(): value for name, value in own.items()}
         if not self.variables or any(name in has for name in _KEYS if name != _EXCEPTIONS):

@@ -1,4 +1,4 @@
-"""Copies of a sandbox: each may be started before it is needed, and is removed while its user goes on."""
+"""Copies of a sandbox: each may be started before it is needed, and is removed in the background."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class SpareCopies:
     ) -> AsyncIterator[Sandbox]:
         """Provide a copy with these files, as by `Copies.copy_into`, for the block. Raises TrialError.
 
-        Afterwards it is removed in the background. On a shared network it is removed at once: a server in it could
-        answer the tests of the next container there.
+        Afterwards the copy is removed in the background; on a shared network its removal is awaited, since a server in
+        it could answer the tests of the next container there.
         """
         sandbox = self.sandbox
         assert isinstance(sandbox, Copies)

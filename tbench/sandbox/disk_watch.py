@@ -16,7 +16,7 @@ RESERVE_MB = 1024.0
 """If fewer megabytes are free, the agent that has written most is ended, if it has written more than this itself."""
 _EVERY_SEC = 1.0
 _SELDOM_SEC = 30.0
-"""Seconds after which containers with a limit are measured, even if the disk has lost less space than they may use."""
+"""Seconds after which containers with a limit are measured even if the disk has lost less space than they may use."""
 _PAUSES = 5.0
 """Shortest pause after measuring, as a multiple of the time that measuring took: it looks at all written files."""
 

@@ -106,7 +106,7 @@ def platform_args(dockerfile: str) -> set[str]:
 def network_bypass(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> str | None:
     """Explain why the build could reach the engine's host despite a closed network; None if it cannot.
 
-    Base images may add such instructions: check `base_images` with `find_remote_add`.
+    ONBUILD instructions of the `base_images` are not looked at: check these with `find_remote_add`.
     """
     if what := needs_buildkit(dockerfile):
         return f"it needs BuildKit ({what}), which chooses its network itself"
@@ -162,7 +162,7 @@ def _instructions(dockerfile: str, comment_of: Callable[[str], str] = str.lstrip
 
 
 def _heredocs(instruction: str, following: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """Return the heredocs of an instruction and the number of their lines; none if one is not terminated."""
+    """Return the heredocs of an instruction and the number of their lines; none at all if one is not terminated."""
     names, length = [], 0
     for is_chomped, name in _heredoc_words(instruction):
         lines = (line.rstrip("\r") for line in following[length:])

@@ -24,7 +24,7 @@ Kind = Literal["container", "network", "volume", "image"]
 
 @dataclass(frozen=True)
 class Scope:
-    """Selection of items to remove; by default leftovers of runs whose process is gone, and replaced images."""
+    """Selection of items to remove; by default leftovers of dead runs, and images that later builds have replaced."""
 
     everything: bool = False
     """Whether to include shared and kept items, and those of owners that cannot be seen from here."""
@@ -36,7 +36,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A container, network, volume or image of tbench on the engine."""
+    """A container, network, volume or image of tbench, on an engine or in a store."""
 
     kind: Kind
     identity: str

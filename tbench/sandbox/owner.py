@@ -40,7 +40,7 @@ class Owner:
     """Hash of the machine's id; empty if it has none."""
     host: str
     kind: str = ""
-    """Kind of a process that is not a run of this machine."""
+    """Kind of a process that is not a run: `actor` on a node of a Ray cluster; empty for a run."""
 
     @classmethod
     def of_this_process(cls, proc: Path = _PROC, kind: str = "") -> Owner:
@@ -150,9 +150,9 @@ LABEL_PROJECT, LABEL_SERVICE = "tbench.project", "tbench.service"
 LABEL_HOLDS = "tbench.holds"
 """Label of a container that only holds the network namespace of a service."""
 LABEL_DIRECTORY = "tbench.directory"
-"""Label of a trial's sandbox: the directory of its run, which says whether it is kept after an interruption."""
+"""Label of a trial's sandbox: the directory of its run, where a note may keep it after an interruption."""
 LABEL_MEMORY = "tbench.memory_mb"
-"""Label of each container of such a sandbox: the memory that it may use."""
+"""Label of each container with LABEL_DIRECTORY: the memory that it may use."""
 LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
 LABEL_SNAPSHOT = "tbench.snapshot"
 """Label of snapshots, with the value SNAPSHOT_KEPT."""

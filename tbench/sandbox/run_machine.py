@@ -33,7 +33,7 @@ class RunMachine:
         self.is_gone = False
         """Whether the lost machine is not expected back."""
         self.failures = 0
-        """Number of attempts that failed on it since the last one that got a sandbox."""
+        """Number of attempts that failed because of it since the last one that got a sandbox."""
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the error after each such failure."""
         self._hosted: dict[asyncio.Task[object], str | None] = {}

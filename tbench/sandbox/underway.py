@@ -83,7 +83,7 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
 
 
 def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
-    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run continues.
+    """Return why the `sandbox` of a trial whose process is gone is kept, and whether another process runs the run.
 
     The text is empty if it is not kept. An empty `sandbox` stands for a part of one, such as a network.
     """

@@ -1,4 +1,4 @@
-"""Builds images with BuildKit or the engine's classic builder, and tags them with a hash of their build context."""
+"""Builds images with BuildKit or the engine's classic builder, and keeps the builder's output."""
 
 from __future__ import annotations
 

@@ -277,11 +277,11 @@ class Container(BaseContainer[Recipe]):
                 self._engine.api.commit,
                 self.container_id,
                 changes=[
-                    # One each: Podman takes several for a single value.
+                    # One label each: Podman would take several for a single value.
                     f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT}",
                     f"LABEL {LABEL_ORIGINAL}={self._original_recipe.image.id}",
                     f"LABEL {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
-                    # The engine would store the container's variables in the image.
+                    # Emptied, since the engine stores the container's variables in the image.
                     *(f"ENV {name}=" for name in variables),
                 ],
                 deadline_sec=_COMMIT_SEC,
@@ -325,7 +325,7 @@ class Container(BaseContainer[Recipe]):
 
     async def _kill_processes(self) -> None:
         """Kill all processes except our init. Raises EngineError."""
-        # From another cgroup, and all at once, so that a fork bomb cannot refill.
+        # From another cgroup, and all at once, so that a fork bomb cannot start new ones meanwhile.
         await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
 
     async def end_processes(self) -> None:
@@ -337,7 +337,7 @@ class Container(BaseContainer[Recipe]):
                 await self._engine.call(self._engine.api.kill, self.container_id)
 
     async def _raise_memory(self) -> bool:
-        """Allow more memory; returns False if the engine cannot change limits, as Podman 4. Raises EngineError."""
+        """Allow more memory; returns False if the engine cannot change limits (Podman 4). Raises EngineError."""
         limit = int((self._limits.memory_mb + _MORE_MEMORY_MB) * (1 << 20))
         updating = self._engine.api.update_container
         try:

@@ -85,7 +85,7 @@ def why_unavailable(
 
 
 def _root_cause(error: BaseException, causes: list[BaseException]) -> str:
-    """Return the HTTP status of another service, or the innermost error, such as an unknown host."""
+    """Return the HTTP status if another service answers, or else the innermost error, such as an unknown host."""
     of_requests = [cause for cause in causes if isinstance(cause, requests.RequestException)]
     for each in of_requests:
         if each.response is not None:
@@ -104,7 +104,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 T = TypeVar("T")
 CONNECT_SEC = 30.0
-"""Time limit of each of the first calls."""
+"""Time limit of each call while connecting."""
 _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
 """Seconds to wait for an engine that does not answer; as long as a terminal waits for its session."""
@@ -265,7 +265,7 @@ class Engine:
         Raises EngineUnavailable with advice, and LoginUnreadable if Docker's own configuration is broken.
         """
         read_docker_config()  # reports problems for which the SDK would raise a traceback
-        # A trial can hold one connection in an exec while its removal and another's start need their own.
+        # A trial can hold one connection in an exec while its removal and another trial's start need their own.
         connections = 3 * concurrency + 4
         environment, search = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}, None
         if not environment.get("DOCKER_HOST"):

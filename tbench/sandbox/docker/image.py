@@ -40,7 +40,7 @@ from tbench.text import one_line
 
 FREE_MB = 4096.0
 """Free megabytes on the engine's disk below which nothing is built or pulled. Images of bundled tasks take up to
-0.6 GB, those of large tasks several; containers write there as well."""
+0.6 GB, those of large tasks several GB; containers write there as well."""
 _BUILDS_AT_ONCE = 2
 _NO_DOCKERFILE = "there is no Dockerfile to build it from"
 _ERROR_TYPES = {"denied": "image_denied", "rate-limited": "image_rate_limited", "no-space": "image_no_space"}

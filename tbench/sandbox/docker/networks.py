@@ -125,7 +125,7 @@ if $B grep -q " $device\\$" /proc/net/if_inet6 2>/dev/null; then exit 1; fi
 """
 
 
-# The network of a build with `--block-host` cannot reach the engine's host, cloud metadata and the endpoint.
+# The network of a build with `--block-host` cannot reach the engine's host, cloud metadata or the endpoint.
 #
 # The engine always runs build steps with NET_RAW, so that they could send frames past any route of their own
 # namespace. Therefore their namespace has a single link, into another namespace where only our init runs: a router

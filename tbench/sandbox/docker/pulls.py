@@ -217,7 +217,7 @@ class Pulls:
 
     @contextlib.asynccontextmanager
     async def _first_contact(self, registry: _Registry) -> AsyncIterator[Callable[[], None]]:
-        """Hold back other pulls until the first one knows whether the registry answers; yields a callback for that."""
+        """Hold back other pulls until the first one knows that the registry answers, and calls the yielded function."""
         if registry.answers:
             yield lambda: None
             return

@@ -1,7 +1,7 @@
 """Forwards a local socket to an engine that requires TLS, in a thread.
 
 With the SDK's own TLS the socket of an exec cannot be read by an event loop, and asyncio's TLS cannot close one
-direction alone, which ends a process's input. The forwarded socket looks like a local engine.
+direction alone, as is needed to end a process's input. The forwarded socket looks like a local engine.
 """
 
 from __future__ import annotations

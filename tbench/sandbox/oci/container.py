@@ -49,11 +49,11 @@ mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
 exec "$@"
 """
 _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
-# It ends when the container's first process has ended, even if tbench has been killed.
+# This ends when the container's first process has ended, even if tbench has been killed.
 _ONLINE = """tail --pid="$1" -f /dev/null |
 slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """
-# On a busy machine a cgroup may not be empty at once. Of a container that has not started the runtime knows nothing.
+# On a busy machine a cgroup may not be empty at once. The runtime does not know a container that has not started.
 _DELETE = """id=${0##*/}
 for turn in 1 2 3 4 5; do
     "$@" delete --force "$id" 2>/dev/null && break
@@ -358,7 +358,7 @@ class OciContainer(BaseContainer[SandboxRecipe]):
 
     async def _kill_processes(self) -> None:
         """Kill all processes except our init. Raises OciError, OSError, ValueError, TimeoutError."""
-        # While all are stopped, so that a fork bomb cannot refill.
+        # While all are stopped, so that a fork bomb cannot start new ones meanwhile.
         async with self._paused():
             for pid in json.loads(await self._runtime("ps", "--format", "json")) or ():
                 with contextlib.suppress(ProcessLookupError):

@@ -93,7 +93,7 @@ def process_spec(
 ) -> dict[str, Any]:
     """Describe a command in a container."""
     bounds = capabilities(recipe)
-    own = bounds if user.uid == 0 else []  # as in Docker, only root has them at once
+    own = bounds if user.uid == 0 else []  # as in Docker, only root has them from the start
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     variables = {"PATH": _PATH, "HOME": user.home, **environment}
     return {
@@ -112,7 +112,7 @@ def container_spec(
 ) -> dict[str, Any]:
     """Describe a container. `network` is the path of a network namespace to share, or empty for a new one.
 
-    `limits` is false where cgroups cannot be written: then the container has none.
+    `limits` is false where cgroups cannot be written: then the container has no limits.
     """
     namespaces = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
     if _has_one_hierarchy():

@@ -19,7 +19,7 @@ _DEFAULTS = {"Interval": 30.0, "Timeout": 30.0, "Retries": 3}
 """The engine's defaults of a healthcheck."""
 _MARGIN_SEC = 60.0
 _LEAST_INTERVAL_SEC = 10.0
-"""Shortest time for a try of a check that the engine itself does not run, on a busy machine."""
+"""Least time allowed for each try of a check that the engine does not run itself; the machine may be busy."""
 _LONGEST_PROBE_PAUSE_SEC = 1.0
 
 

@@ -109,7 +109,7 @@ LOCALHOST = "127.0.0.1"
 
 
 def offline_namespace(project: Project) -> frozenset[str]:
-    """Return the services that share a namespace without a router; empty if that is only `main`."""
+    """Return the services that share a namespace without a router; empty if only `main` would be there."""
     found = behind_router(project)
     return found if len(found) > 1 else frozenset()
 
@@ -127,7 +127,7 @@ def behind_router(project: Project) -> frozenset[str]:
 
 
 def _network_of_main(project: Project) -> Service:
-    """Return the service whose network `main` uses, usually itself."""
+    """Return the service whose network `main` uses, usually `main` itself."""
     return network_owner(project, project.main)
 
 

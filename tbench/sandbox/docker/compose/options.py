@@ -50,11 +50,11 @@ class ServiceOptions:
         return self.network_mode is None or not (self.network_mode == "host" or ":" in self.network_mode)
 
     def without_capability(self, capability: str) -> ServiceOptions:
-        """Return these options without one of the engine's default capabilities, unless the file adds it."""
+        """Return these options without one of the engine's default capabilities, unless the compose file adds it."""
         return replace(self, host={**self.host, "cap_drop": [*self.host.get("cap_drop", ()), capability]})
 
     def with_hosts(self, hosts: Mapping[str, str]) -> ServiceOptions:
-        """Return these options with addresses in /etc/hosts, by name; those of the file take precedence."""
+        """Return these options with addresses in /etc/hosts, by name; those of the compose file take precedence."""
         return replace(self, host={**self.host, "extra_hosts": {**hosts, **self.host.get("extra_hosts", {})}})
 
     def without_aliases(self) -> ServiceOptions:
@@ -210,7 +210,7 @@ def healthcheck(check: ServiceCheck) -> dict[str, Any]:
 
 def service_startup(service: Service, usual: Startup) -> Startup:
     """Return the startup of a service's container: the image's (`usual`) unless the compose file replaces it."""
-    healthcheck = usual.healthcheck if service.healthcheck is None else None  # the engine runs the file's
+    healthcheck = usual.healthcheck if service.healthcheck is None else None  # the engine runs the compose file's
     if service.entrypoint is None and service.command is None:
         return replace(usual, healthcheck=healthcheck)
     entrypoint = usual.own_entrypoint if service.entrypoint is None else service.entrypoint

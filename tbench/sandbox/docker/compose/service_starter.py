@@ -140,7 +140,7 @@ class ServiceStarter:
         self._pool = pool
         self._start_main = start_main
         self._behind = self._sharing_namespace(is_offline and not recipes[MAIN].has_internet)
-        """Services that share one namespace, behind a router if it has a network."""
+        """Services that share one namespace, which has a router or no network."""
         self._networks: dict[str, EngineNetwork] = {}
         self._addresses: dict[tuple[str, str], str] = {}
         self._volumes = choose_volumes(project, folder)
@@ -407,7 +407,7 @@ class ComposeContainer(Container):
 
     async def pause(self) -> None:
         others = [self.service(name) for name in self._sidecars if name in self._resources.containers]
-        # All at once: there is little time, and one that cannot be paused must not keep the others running.
+        # All at once: there is little time, and a container that cannot be paused must not keep the others running.
         main, *rest = await asyncio.gather(
             super().pause(), *(Container.pause(each) for each in others), return_exceptions=True
         )
