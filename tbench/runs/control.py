@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tbench.control.wire import ChangeKind, StepSeen, VerdictSeen
 
 HoldPoint = Literal["query", "reply"]
-"""Point at which a trial waits for a person: the next query, or each reply. After a replay, only new ones count."""
+"""Point at which a trial waits for a person: the next query, or each reply; replayed ones do not count."""
 
 
 class PauseGate:

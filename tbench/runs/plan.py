@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def as_configured(task: Task, config: RunConfig) -> Task:
-    """Return the task with the configuration's consent and overrides. Applying it twice changes nothing more."""
+    """Return the task with the configuration's consent and overrides. A second application changes nothing."""
     file = _with_metric(apply_overrides(task.written, config.overrides), config.verify.metric)
     sandbox = config.sandbox
     allowed = task.with_access(sandbox.allow_env, host=sandbox.trust, ignored_keys=sandbox.ignore_keys)

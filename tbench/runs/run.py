@@ -87,7 +87,7 @@ class RunOutcome:
 
     results: list[TrialResult]
     interrupted: bool
-    """Whether the run was cancelled before all its trials had ended."""
+    """Whether the run was cancelled before all its trials had ended, or trials were set aside."""
     stopped: str | None = None
     """Why the run stopped early; None if it did not."""
     planned_stop: str = ""
@@ -456,7 +456,7 @@ async def execute_run(
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
-    `tasks` are as configured. With `earlier`, continue that run: run the trials that have no verdict, or an error that
+    `tasks` are as configured. With `earlier`, continue that run: run the trials that have no result, or an error that
     is retried. For `hold_at` and `replay` see Run, for `expected_sec` plan_trials. `pace` has begun. `calibrates`
     measures the tasks in spare capacity; at the end, results are settled against all calibrations. When cancelled,
     clean up, write all results so far, and raise CancelledError; `on_end` gets the outcome in any case.

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 class SpareCapacity:
     """Capacity that no trial of a run can use, so that its use delays none of them.
 
-    On one machine, the largest remaining trials, as many as run at once, must still fit beside it. On several machines,
+    On one machine, its use leaves room for the largest remaining trials, as many as run at once. On several machines,
     where a trial may run anywhere, there is spare capacity once all trials have begun; then at most a retry has to
     wait.
     """

@@ -221,7 +221,7 @@ async def _set_up(step: Task, sandbox: Sandbox, path: str) -> None:
 
 
 def why_stopped(step: StepSection | None, verdict: Verdict) -> str:
-    """Return why no step follows: the reward or a metric is below the step's minimum. Empty if none is."""
+    """Return why no step follows: the reward or a metric is below the step's minimum. Empty if neither is."""
     if step is None or step.min_reward is None:
         return ""
     asked = step.min_reward if isinstance(step.min_reward, Mapping) else {"reward": step.min_reward}

@@ -129,7 +129,7 @@ class Trial:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
-        """Run the trial until its verdict is on disk. The returned function tears down, without its slot."""
+        """Run the trial until its verdict is on disk. The returned function tears down, without a slot."""
         self._queue_sec, self._started_at, self._started = queue_sec, datetime.now(UTC), time.monotonic()
         if (cut := self._cut) is not None:
             self._queue_sec, self._started_at = cut.note.queue_sec, cut.note.started_at
@@ -579,7 +579,7 @@ class Trial:
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
-        # First, so that a process killed now leaves an ordinary leftover.
+        # Before the event, so that the sandbox of a process that is killed now is an ordinary leftover.
         self._forget()
         self._events.emit(TrialVerdict(result=result))
 

@@ -82,7 +82,7 @@ class OnChange:
 
 @dataclass
 class OnTest:
-    """Stops when the state of a test (passed, failed, or not run) differs from its state before the first step."""
+    """Stops when the state of a test (passed, failed, or not run) differs from its state at the beginning."""
 
     name: str
     """The test's name or a part of it; empty for any test or the reward."""

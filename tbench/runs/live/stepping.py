@@ -68,7 +68,7 @@ class Breakpoint(Protocol):
     """A condition that is checked after each step."""
 
     async def begin(self) -> None:
-        """Record the state before the first step, for comparison. Raises UsageError for an impossible condition."""
+        """Record the state from which steps continue, for comparison. Raises UsageError for an impossible condition."""
 
     async def reached(self) -> str:
         """Return why the trial stops now; empty if it continues."""
