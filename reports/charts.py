@@ -160,7 +160,7 @@ _PLACES = 160
 
 
 def stack_dots(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, int]]:
-    """Yield for each dot its position in the width, its height in the stack there, and its index.
+    """Yield for each dot its position in the width, its place in the stack there, and its index.
 
     A stack has at most `most` dots; further ones are left out.
     """

@@ -92,7 +92,7 @@ def breakable(name: str) -> Markup:
 
 
 def html_text(value: object) -> str:
-    """Return a value as HTML like `markupsafe.escape`, whose most frequent cases take four times as long.
+    """Return a value as HTML, like `markupsafe.escape` but four times as fast in the most frequent cases.
 
     The result is plain text, so that it must not be escaped again.
     """

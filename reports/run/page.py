@@ -48,7 +48,7 @@ class RunHeadline:
     """Large figure of a run, and the lines below it."""
 
     state: str | None
-    """State of an unfinished run; None if it is over. Only then is the figure a score."""
+    """State of an unfinished or incomplete run; None for a complete one, whose figure is a score."""
     label: str
     """Text before the figure."""
     figure: str
@@ -220,7 +220,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 def readable(message: str) -> str:
-    """Return the text without terminal escapes, and with only the last version of an overwritten line."""
+    """Return the text without terminal escapes and overwritten parts of lines; a long text loses its middle."""
     plain = _SEQUENCE.sub("", message).replace("\r\n", "\n")
     lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n"))
     text = _BLANKS.sub("\n\n", "\n".join(lines)).strip("\n")

@@ -12,7 +12,7 @@ from tbench.storage.trial_notes import TrialNote
 from tbench.text import counted, names_text
 
 FLAGS_SHOWN = 50
-"""Number of trials with signs of tampering that a page names."""
+"""Number of trials with signs of tampering, and of notes, that a page names."""
 _REPEATS_SHOWN = 10
 
 

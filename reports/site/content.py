@@ -171,7 +171,7 @@ class RunSeries:
     """Oldest first; never empty."""
     rule: GateRule
     verdict: GateVerdict | None
-    """The gate's verdict on the last run; None if no run has ended."""
+    """The gate's verdict on the last run with a score; None if no run has ended with one."""
     alarms: frozenset[str]
     """Slugs of the runs in alarm."""
     slug: str = ""
@@ -200,7 +200,7 @@ class RunSeries:
 
     @property
     def drop_runs(self) -> frozenset[str]:
-        """Slugs of the runs of a drop: those in alarm, and those before the alarm that belong to its drop."""
+        """Slugs of the runs of all drops: those in alarm, and those before an alarm that belong to its drop."""
         names = {name for span in self.judged.alarms for name in span.drop}
         return frozenset(run for run, name in self.names.items() if name in names)
 

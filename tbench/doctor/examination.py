@@ -35,7 +35,7 @@ _CONTAINER_NAMES = ("limits", "tools", "network", "network of builds", "dns")
 
 @dataclass(frozen=True)
 class Subject:
-    """Run directory and endpoint to examine in addition to the engine."""
+    """Directory of runs and endpoint to examine in addition to the engine."""
 
     runs: Path
     base_url: str | None = None

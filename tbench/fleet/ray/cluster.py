@@ -38,7 +38,7 @@ class _NodeShare:
     """The engine's info before it was divided."""
     identity: str
     wanted: int
-    """Number of Ray's CPUs on the node."""
+    """Number of CPUs that the node may use: at most those that Ray and the engine have."""
     gpus: int
 
 
