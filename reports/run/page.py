@@ -94,7 +94,7 @@ def _meaning(run: StoredRun, state: str) -> str:
     if run.document is None:
         return _MEANINGS[state]
     why = f"Why: {run.document.stopped}." if run.document.stopped else ""
-    return " ".join(filter(None, [_MEANINGS[state], why, "To continue it, use: tbench resume."]))
+    return " ".join(filter(None, [_MEANINGS[state], why, "tbench resume continues it when its process has ended."]))
 
 
 # Facts about a run, and its configuration as text.

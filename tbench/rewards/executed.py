@@ -51,7 +51,8 @@ NO_COMMAND = 0.0
 class RewardUnavailable(TbenchError):
     """Some trials ended without a verdict, so they have no reward. All trials have ended.
 
-    `rewards` and `results` are in the order of the completions: None without a reward, and without a trial.
+    `rewards` and `results` follow the order of the completions; without a verdict a reward is None, without a trial a
+    result is None.
     """
 
     def __init__(self, rewards: Sequence[float | None], results: Sequence[TrialResult | None]) -> None:
@@ -145,8 +146,8 @@ async def agent_reward(
 ) -> list[float]:
     """Return the verifier's reward of a whole trial for each task, in order.
 
-    `make_agent` makes an agent for each task, and for each step of a task with several. A repeated task is run with the
-    next seed, from 0. Raises like `executed_reward`.
+    `make_agent` makes an agent for each task, and for each step of a task with several. Each repetition of a
+    task gets the next seed, from 0. Raises like `executed_reward`.
     """
     tasks = [task] if isinstance(task, Task | Path | str) else list(task)
     results = await run_trials(_tasks(tasks, len(tasks)), lambda _: make_agent(), live)

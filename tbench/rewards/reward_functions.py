@@ -50,7 +50,7 @@ class RewardFunction(Protocol):
     __name__: str
 
     def __call__(self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-        """Return one reward per completion. Raises ValueError if needed prompts are missing, or of another number."""
+        """Return one reward per completion. Raises ValueError if needed prompts are missing, or too few or many."""
         ...
 
 

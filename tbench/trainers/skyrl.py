@@ -62,7 +62,7 @@ class TbenchGenerator(GeneratorInterface):
         return GeneratorOutput(**output, rollout_expert_indices=None, env_metrics=None)
 
     async def close(self) -> None:
-        """Close the engine."""
+        """Close the Runner of this event loop."""
         await self._runner.close()
 
     async def _one(self, task: str, sampling: dict[str, Any]) -> tuple[Rollout | None, float]:

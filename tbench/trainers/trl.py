@@ -52,7 +52,7 @@ class TrlRollouts:
         return list(tbench_reward)
 
     def close(self) -> None:
-        """Close the engine and the thread."""
+        """Close the Runner and its thread."""
         self._thread.run(self._runner.close())
         self._thread.close()
 

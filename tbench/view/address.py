@@ -1,4 +1,4 @@
-"""Address that a viewer listens on, and access to it: open on this machine, with a token from elsewhere."""
+"""Address that a viewer listens on, and the token that requests need if other machines can reach the address."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class LiveState:
             return {key: entry.value for key, entry in self._entries.items() if entry.value is not None}
 
     def last_seen(self, message_id: str | None) -> int:
-        """Return the last change that a browser has seen, from its last message's id; 0 if it has to start again."""
+        """Return the last change that a browser has seen, by the id of its last message; 0 if it has to start again."""
         epoch, _, number = (message_id or "").partition("-")
         known = int(number) if number.isdecimal() and len(number) < 16 else 0
         return known if epoch == self.epoch and self._forgotten <= known <= self._change else 0
@@ -121,7 +121,7 @@ class LiveState:
         return changed[::-1]
 
     def wait(self, known: int, seconds: float) -> bool:
-        """Wait up to `seconds` for a change or for `close`; return whether one came."""
+        """Wait up to `seconds` for a change or for `close`; return whether there was either."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or self._change > known, seconds)
 

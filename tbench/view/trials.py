@@ -54,7 +54,7 @@ class RunningTrial:
     step: int = 0
     line: str = ""
     since: float | None = None
-    """Unix time of its start; None if it started before the run was watched, and the recording has no time."""
+    """Unix time of its start; None in the queue, or if neither this process nor the recording knows it."""
     ended: EndedTrial | None = None
     ended_at: float = 0.0
     part_name: str | None = None

@@ -20,7 +20,7 @@ from tbench.view.run_watch import RunWatch
 # Keeps the pages up to date in the background, without taking much CPU time while runs are running.
 
 _SHARE = 50
-"""While runs are running, writing takes at most 1 / _SHARE of the time."""
+"""Writing takes about 1 / _SHARE of the time at most, unless runs start or end."""
 _LEAST_PAUSE_SEC, _LONGEST_PAUSE_SEC = 5.0, 1800.0
 _WAKE_SEC = 1.0
 

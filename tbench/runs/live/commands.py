@@ -89,9 +89,7 @@ class LiveControl:
         if trial is not None:
             found = self._find(trial)
             if not found.set_aside():
-                raise UsageError(
-                    f"{found.name}: cannot be continued later; tbench pause holds it, tbench abort ends it"
-                )
+                raise UsageError(f"{found.name}: cannot be continued; tbench pause holds it, tbench abort ends it")
             return f"{found.name}: is stopped; tbench resume continues it when its run has ended"
         self._run.stop.begin("tbench stop")
         return f"stopping; {counted(len(self._run.trials), 'trial')} under way can go on with tbench resume"
