@@ -37,7 +37,7 @@ SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Errors after which no sandbox is left."""
 _MOST_REPLAYS_LOST = 3
 """How often a replay of the same replies may be repeated."""
-INHERITED = "the conversation that its next step continues was only in memory"
+INHERITED = "the conversation that its next step continues is in memory"
 """Why a trial of a task with several steps starts again if a verifier was interrupted."""
 
 

@@ -92,7 +92,7 @@ class Reaped(NamedTuple):
 def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:
     """Return the outcome of a search."""
     if kept_mb := sum(each.cut_mb for each in found):
-        what = f"interrupted trials of other runs may use {kept_mb:.0f} MB"
+        what = f"trials of other runs that were interrupted may use {kept_mb:.0f} MB"
         lines = [*lines, f"{what}: 'tbench clean' lists their containers, --kept removes them"]
     return Reaped(lines, kept_mb)
 
