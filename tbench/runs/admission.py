@@ -70,7 +70,7 @@ class MachineBudget:
         return self.node is None or not self.node.is_gone
 
     def could_hold(self, demand: Demand) -> bool:
-        """Whether an empty machine is large enough for a demand."""
+        """Whether the machine would be large enough for a demand if it were empty."""
         return (
             demand.cpus <= self.cpus + 1e-9
             and demand.memory_mb <= self.memory_mb + 1e-9

@@ -1,6 +1,6 @@
 """Control over the trials of a running run: their state, pausing, messages, aborting and rewinding.
 
-Serving the clients of the control socket is in `tbench/runs/live/`, which is loaded for a trial only on demand.
+The code that serves clients of the control socket is in `tbench/runs/live/`, and is loaded for a trial on demand.
 """
 
 from __future__ import annotations

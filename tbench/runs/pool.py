@@ -14,7 +14,7 @@ from harness.concurrency import Turns, wait_until_ended
 
 
 class Slots:
-    """A resizable semaphore as a context manager: holds one of `number` slots, first come, first served."""
+    """A resizable semaphore; as a context manager it holds one of `number` slots, first come, first served."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -2,7 +2,7 @@
 calibrations.
 
 A trial's id is made of task, seed and semantic configuration: the same plan gives the same ids, so the remaining trials
-are a set difference. No measurement is deleted; the numbers of attempts continue.
+are those without a result that stands. No measurement is deleted; the numbers of attempts continue.
 """
 
 from __future__ import annotations

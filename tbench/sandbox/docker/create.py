@@ -86,7 +86,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
     )
     arguments = {
         "image": recipe.image.id,
-        # Our own init: the engine's ends, and the container with it, when its child is killed.
+        # Our own init: the engine's init ends, and the container with it, when the init's child is killed.
         "entrypoint": [f"{TOOLS}/bin/init", *(["--held"] if recipe.is_held else [])],
         "command": list(recipe.startup.entrypoint),
         "environment": {**recipe.environment, **(recipe.proxy_variables() if recipe.has_proxy_variables else {})},
