@@ -79,10 +79,10 @@ class _AgentEnded(Exception):
 class Agent:
     """One conversation about one task. `trajectory` is valid at any time, also after an exception.
 
-    `neutralise_special_tokens` defuses control tokens in everything sent to the model except the prompts; they are
-    recorded as warnings in any case. `hide` removes secrets. `on_step` receives the number of each step that begins;
-    `on_step_done` receives each final step once, in order, and must not raise. With `approval`, an action needs a
-    matching rule or a person's consent. `earlier` is a conversation to continue.
+    `neutralise_special_tokens` defuses control tokens in everything sent to the model except the protocol's own texts
+    and earlier replies; control tokens are recorded as warnings in any case. `hide` removes secrets. `on_step` receives
+    the number of each step that begins; `on_step_done` receives each final step once, in order, and must not raise.
+    With `approval`, an action needs a matching rule or a person's consent. `earlier` is a conversation to continue.
     """
 
     def __init__(
@@ -139,7 +139,8 @@ class Agent:
             self._restore(before)
 
     async def run(self, instruction: str) -> Trajectory:
-        """Step until an outcome. Raises EndpointError, RequestTooLarge, and the cause if there was no reply at all."""
+        """Step until an outcome. Raises EndpointError, RequestTooLarge; without any reply NeverAnswered or
+        TerminalLost."""
         before = self._before
         so_far = self._again if before is None else before.clock
         self._clock = Clock(
@@ -242,7 +243,7 @@ class Agent:
         )
 
     def _replied(self, pending: Step) -> Replied | None:
-        """Return the state before a reply is followed in brief; None if the reply itself does not say it all."""
+        """Return the brief state before a reply is executed; None if more has changed than the reply shows."""
         assert self._clock is not None
         return self._checkpoints.replied(
             self._history.messages,
@@ -553,7 +554,7 @@ class Agent:
             return self._in_reasoning(reply) or error
 
     def _in_reasoning(self, reply: Reply) -> FormatError | None:
-        """Return the error for a reply that is entirely within the thinking; None for any other reply."""
+        """Return the error for an empty reply whose thinking holds the answer; None for any other reply."""
         if reply.content.strip() or reply.tool_calls or not reply.reasoning:
             return None
         try:
@@ -635,7 +636,7 @@ class Agent:
 
 
 def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -> HarnessError:
-    """Return the error for an agent that ended without a single reply; `refusal` is the last one, if any."""
+    """Return the error for an agent that ended without any reply; `refusal` is the server's last refusal, if any."""
     if isinstance(refusal, RequestTooLarge):
         return refusal
     if refusal is not None:

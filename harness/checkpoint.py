@@ -29,11 +29,11 @@ class HistoryCounts(NamedTuple):
     stalled: int = 0
     tokens_per_byte: float = 0.0
     instructions: tuple[int, ...] = ()
-    """Positions of later instructions."""
+    """Positions of the messages with the instructions of later task steps."""
 
 
 class Counts(NamedTuple):
-    """Counts of a conversation that its limits apply to."""
+    """Counts of a conversation besides those of its history."""
 
     usage: Usage = Usage()
     warnings: Mapping[str, int] = MappingProxyType({})
@@ -49,7 +49,7 @@ class Counts(NamedTuple):
     waited_sec: float = 0.0
     replies: int = 0
     inherited: int = 0
-    """Number of messages from the conversation of the previous step."""
+    """Number of messages from the conversation of the previous task step."""
 
 
 class OfStep(NamedTuple):
@@ -113,7 +113,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Replied:
-    """A reply that is about to be followed, if nothing has changed since the step before but what the reply shows."""
+    """A reply that is about to be executed, if it is the only change since the previous step."""
 
     at: float
     """Unix time in seconds."""
@@ -185,7 +185,7 @@ _SERIALIZERS = {each: TypeAdapter(each).serializer for each in (Checkpoint, Repl
 
 
 def checkpoint_line(checkpoint: Saved) -> bytes:
-    """Return a line of a file of checkpoints, without its end."""
+    """Return a line of a file of checkpoints, without the line break."""
     return _SERIALIZERS[type(checkpoint)].to_json(checkpoint)
 
 
@@ -203,7 +203,7 @@ class ReplayedSteps:
     """Working time of the steps when they were executed first."""
     waited_sec: float = 0.0
     dropped: Mapping[int, bool] = field(default_factory=dict)
-    """Whether the reply filled the context, by step, the pending one included."""
+    """For each step, the pending one included: whether its reply filled the context."""
     has_room: int = 0
     """Steps up to this number have already made room, if their reply filled the context."""
     compactions: Sequence[Compaction] = ()
@@ -232,11 +232,11 @@ class Conversation:
     lines: int = 0
     """Number of lines of its file of checkpoints."""
     worked: Worked | None = None
-    """The clock while the pending reply was executed; None if it ended soon."""
+    """The last clock saved while the pending reply was executed, if any."""
 
     @classmethod
     def restore(cls, checkpoints: Iterable[Saved], steps: Sequence[Step]) -> Conversation:
-        """Restore a conversation as far as its steps are known. Raises ValueError if it has no checkpoint or step."""
+        """Restore a conversation up to its last known step. Raises ValueError if checkpoints or steps are missing."""
         found: Conversation | None = None
         for number, line in enumerate(checkpoints, 1):
             if isinstance(line, Worked):
@@ -308,7 +308,7 @@ class Checkpoints:
         self._compactions = len(before.compactions) if before else 0
         self._interventions = len(before.interventions) if before else 0
         self._is_brief = False
-        """Whether the last one was the end of a step in brief."""
+        """Whether the last checkpoint was a `Followed`."""
 
     def make(
         self,
@@ -356,7 +356,7 @@ class Checkpoints:
         spent_sec: float,
         waited_sec: float,
     ) -> Replied | None:
-        """Return the checkpoint of a reply that is about to be followed; None if more has changed than that."""
+        """Return the brief checkpoint of a reply that is about to be executed; None if a whole one is needed."""
         is_same = len(messages) == len(self._messages) and messages[-1] is self._messages[-1]
         is_more = len(compactions) > self._compactions or len(interventions) > self._interventions or pending.warnings
         if is_more or not is_same or not self._is_brief:
@@ -387,7 +387,7 @@ class Checkpoints:
 def shared_length(
     old: Sequence[Message], new: Sequence[Message], is_same: Callable[[Message, Message], bool] = operator.eq
 ) -> int:
-    """Return the number of messages at the start that two versions of a history share; equal ones are always shared."""
+    """Return how many messages two versions of a history share at their start; equal messages are always shared."""
     least = min(len(old), len(new))
     # Lists skip equal objects fast; almost every step only adds messages.
     if old[:least] == new[:least] if len(old) != len(new) else old == new:

@@ -22,7 +22,7 @@ class Clock:
     def __init__(
         self, limit_sec: float | None, *, spent_sec: float = 0.0, waited_sec: float = 0.0, replies: int = 0
     ) -> None:
-        """If another process began with the agent, `spent_sec`, `waited_sec` and `replies` are its numbers."""
+        """`spent_sec`, `waited_sec` and `replies` are the counts of another process that began the agent's work."""
         self._timeout = asyncio.timeout(None if limit_sec is None else limit_sec - spent_sec)
         self._began, self._spent_before = loop_time() - waited_sec, spent_sec
         self._ends_at = self._timeout.when()

@@ -95,7 +95,7 @@ async def all_of(*works: Coroutine[Any, Any, object]) -> None:
 
 
 class Repeated:
-    """A context manager that calls a function every few seconds during its block, and if the block is cancelled."""
+    """A context manager that calls a function regularly during its block, and once more if the block is cancelled."""
 
     def __init__(self, call: Callable[[], None], every_sec: float) -> None:
         self._call, self._every_sec = call, every_sec

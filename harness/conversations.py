@@ -14,7 +14,7 @@ from harness.checkpoint import shared_length
 from harness.trajectory import Branch, Message
 
 _SEARCHED = 64
-"""Number of last conversations that a request may extend."""
+"""Number of newest conversations that a request may extend."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Conversations:
 
     @property
     def _main(self) -> _Known | None:
-        """The conversation that was last asked with tools; without any, the last one."""
+        """The conversation with the newest reply among those with tools; if none has tools, among all."""
         having = [each for each in self._all if each.tools] or self._all
         return max(having, key=lambda each: each.replies[-1], default=None)
 

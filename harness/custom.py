@@ -54,7 +54,7 @@ class CustomAgent(Protocol):
         """Work until done. Returning None counts as Outcome.FINISHED.
 
         TerminalLost and ContextLimitReached may propagate and become outcomes; any other exception is an error of the
-        trial. It must not block the event loop.
+        trial. The method must not block the event loop.
         """
 
 
@@ -332,7 +332,7 @@ class CustomRun:
         self._steps[number - 1] = self._steps[number - 1].model_copy(update=update)
 
     def _end_steps(self, waiting: int) -> None:
-        """Pass on all steps but the last `waiting` ones, whose results are not known yet."""
+        """Pass on all steps; of the last `waiting` ones, only those whose results are known."""
         while self._steps_done < len(self._steps):
             step = self._steps[self._steps_done]
             if self._steps_done + waiting >= len(self._steps) and not step.observation:
@@ -342,7 +342,7 @@ class CustomRun:
             self._on_step_done(step)
 
     def _record_call(self, action: str | None, started: float, view: View | Settled | None) -> None:
-        """Add a terminal call and its result to the latest step."""
+        """Add a terminal call and its result to the latest step, or to the next one if the latest has ended."""
         if self._acts_unseen:
             return
         exit_code = view.exit_code if isinstance(view, CommandResult | Settled) else None

@@ -312,7 +312,8 @@ Go on from there, in the format described above. The last output was:
 async def make_room(
     history: History, policy: OnOverflow, *, step: int, context_tokens: int | None, max_tokens: int, ask: Ask
 ) -> Compaction | None:
-    """Shorten `history` by `policy`; None if nothing is gained. `max_tokens` bounds the summary.
+    """Shorten `history` by `policy`; None if nothing is gained and no summary was made. `max_tokens` bounds the
+    summary.
 
     Without a usable summary, the oldest outputs are dropped instead.
     """

@@ -89,8 +89,7 @@ class ReplyRoom:
         return served is None or usage.prompt_tokens + usage.completion_tokens <= served + SMALLEST_REPLY_TOKENS
 
     def fills_context(self, reply: Reply, cramped: bool) -> bool:
-        """Whether the reply filled the context, or was cut because it was full, and the overflow policy can make
-        room."""
+        """Whether the reply filled the context; or was cut for want of room, if the overflow policy can make room."""
         context, served = self.context_tokens, self._model.context_tokens
         if context is not None and self.is_plausible(reply.usage):
             left = context - reply.usage.prompt_tokens - reply.usage.completion_tokens

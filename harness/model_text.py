@@ -16,8 +16,8 @@ _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
     """Return the text after the thinking.
 
-    Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
-    at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
+    Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>` at the front
+    of the rest makes all of the rest thinking. Tags inside the `opaque` spans are text, not tags.
     """
     close = mask_spans(content, opaque).rfind(_THINK_CLOSE)
     answer = content[close + len(_THINK_CLOSE) :] if close >= 0 else content

@@ -108,7 +108,7 @@ def stop_strings(rendering: Rendering) -> tuple[str, ...]:
 
 
 def without_thinking(reply: str) -> str:
-    """Return a reply without the thinking at its front; without a closing tag, all of it is thinking.
+    """Return a reply without the thinking at its front; after an opening tag that is never closed, all is thinking.
 
     The first closing tag counts, unlike for parsers: some thinking in a history is better than a lost command.
     """

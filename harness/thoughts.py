@@ -42,7 +42,7 @@ class ReplyTexts(NamedTuple):
 
     @property
     def thoughts(self) -> tuple[str, ...]:
-        """The reasoning and each part, which begins with its label, if there is any."""
+        """The reasoning, if any, and the parts, each behind its label if it has one."""
         parts = (f"{part.label}: {part.text}" if part.label else part.text for part in self.parts)
         return (self.reasoning, *parts) if self.reasoning else tuple(parts)
 

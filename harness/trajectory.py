@@ -111,7 +111,7 @@ class Outcome(StrEnum):
 
     SUBMITTED = "submitted"
     FINISHED = "finished"
-    """An agent without a submission (oracle, nop) ended."""
+    """An agent that submits nothing (oracle, nop, a user's own) ended."""
     STEP_LIMIT = "step_limit"
     TOKEN_LIMIT = "token_limit"
     CONTEXT_LIMIT = "context_limit"
@@ -119,7 +119,7 @@ class Outcome(StrEnum):
     FORMAT_LIMIT = "format_limit"
     TERMINAL_LOST = "terminal_lost"
     DISK_LIMIT = "disk_limit"
-    """It wrote more than its container may hold."""
+    """The agent wrote more than its container may hold."""
 
 
 class Step(Frozen):
@@ -133,7 +133,7 @@ class Step(Frozen):
     format_error: str | None = None
     warnings: tuple[str, ...] = ()
     observation: str = ""
-    """The message that answered this reply; empty after the last step."""
+    """The message that answered this reply; empty if there was none."""
     exit_code: int | None = None
     """Exit code of the last finished command, if the shell reported it."""
     model_sec: float = 0.0
@@ -166,8 +166,8 @@ class Intervention(Frozen):
     """Index of the step that it preceded or affected."""
     kind: Literal["message", "changed", "refused", "typed", "approved"]
     text: str
-    """Depends on the kind: the message to the model; the replaced reply; the message about a refusal or typed text; the
-    approver."""
+    """By kind: the message to the model (`message`), the replaced reply (`changed`), the reason given to the model
+    (`refused`), the typed text and the screen (`typed`), the approver (`approved`)."""
 
 
 class Branch(Frozen):

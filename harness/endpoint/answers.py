@@ -306,7 +306,7 @@ def _finish_reason(choice: _Choice) -> str | None:
 
 
 def _tokens(completion: _Completion, choice: _Choice) -> ReplyTokens | None:
-    """Return vLLM's token ids for `return_token_ids`, with logprobs in either of OpenAI's two formats."""
+    """Return vLLM's token ids, with logprobs from either of OpenAI's two formats; None if there are no ids."""
     prompt = completion.prompt_token_ids or choice.prompt_token_ids
     if prompt is None or choice.token_ids is None:
         return None
@@ -334,7 +334,7 @@ def _text(value: object) -> str:
 
 
 def _json_text(arguments: object) -> str:
-    """Return arguments as JSON text, which some servers send decoded."""
+    """Return as JSON text the arguments, which some servers send decoded."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return without_lone_surrogates(text)
 
@@ -366,7 +366,7 @@ def server_message(body: object) -> str:
 
 
 def retry_after_sec(value: str | None) -> float | None:
-    """Return the seconds in a Retry-After header (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
+    """Return the seconds in a Retry-After header (seconds or HTTP date, RFC 9110 §10.2.3); None if unreadable."""
     if value is None:
         return None
     if value.strip().isdecimal():

@@ -20,7 +20,7 @@ ENCODINGS = "gzip, deflate"
 """Accepted encodings: those that the standard library decompresses piece by piece."""
 MAX_BYTES = 32 << 20
 """Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with five alternatives
-per token 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
+per token 10 MB; a reply of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
 _MAX_ERROR_BYTES = 256 << 10
 """Maximum number of bytes read of a refusal's body."""
 _MAX_DECODED_BYTES = 180 << 20
@@ -91,9 +91,9 @@ class BodyReader:
 
     @contextlib.asynccontextmanager
     async def read(self, response: Any) -> AsyncIterator[RawAnswer]:
-        """Read the body of an httpx response for a block. Raises TransientError.
+        """Yield an httpx response with its body. Raises TransientError.
 
-        Within the block no other large body is in memory.
+        While a large body is yielded, no other large body is in memory.
         """
         status, headers = response.status_code, response.headers
         is_good = 200 <= status < 300

@@ -104,7 +104,7 @@ _LEARNED = "; its context length will be learned from its refusals"
 _ELSEWHERE_SEC = 2.0
 """Time limit of the question whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
-"""After so many seconds, such a status means a slow reply; earlier, an unreachable server."""
+"""A status of _GAVE_UP_WAITING means a slow reply after so many seconds; earlier, an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
 """Sign of a reply that took more than four fifths of its time limit."""
 _MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"
@@ -228,8 +228,8 @@ class ChatModel:
         """Query the served model, and set `model` and `context_tokens`.
 
         `budget_sec` replaces the retry budget: short to detect a wrong URL, long for a loading server. A model that is
-        not listed is accepted if it replies. Raises RequestRefused if it does not, or if none was named and there are
-        several.
+        not listed is accepted if it replies. Raises RequestRefused if it does not, or if no model was named and the
+        list has not exactly one.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
         cards = (await self._retry_request("/models", self._list_or_redirect, policy)).value
@@ -469,7 +469,7 @@ class ChatModel:
     # -- identity and availability ---------------------------------------------------------------
 
     async def _probe(self) -> None:
-        """Check that the model is available; a refusal suffices. Raises TransientError, also for other weights."""
+        """Check that the server is up, be it by a refusal. Raises TransientError, also for other weights."""
         try:
             cards = await self.list_models()
         except TransientError as failure:
@@ -486,7 +486,7 @@ class ChatModel:
                 await self._await_known_reply()
 
     async def _await_known_reply(self) -> None:
-        """Query short replies, several if it may be a fleet. Raises TransientError for other weights."""
+        """Query a short reply, or several if a fleet may answer. Raises TransientError if all are of other weights."""
         for _ in range(MAX_IN_A_ROW):
             reply = await self._short_reply()
             try:
@@ -562,7 +562,7 @@ class ChatModel:
         except (TransientError, RequestRefused) as failure:
             if isinstance(failure, RequestRefused):
                 may_be_elsewhere = failure.status not in _ABOUT_THE_KEY
-            else:  # an HTTP status is of a server that is starting or busy
+            else:  # a server that sends an HTTP status is there, but starting or busy
                 may_be_elsewhere = not (failure.refused or failure.over_time or failure.status)
             if not may_be_elsewhere or (url := await self._other_url()) is None:
                 raise
@@ -578,7 +578,7 @@ class ChatModel:
         return None
 
     async def _is_endpoint(self, url: str) -> bool:
-        """Whether models are listed at another URL of the same server; the key is not sent without TLS."""
+        """Whether another URL of the same server is an endpoint; a key given for https is not sent over http."""
         is_as_safe = urlsplit(url).scheme in (self._scheme, "https")
         transport = Transport(url, self._key if is_as_safe else None)
         try:

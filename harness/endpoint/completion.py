@@ -17,7 +17,7 @@ from harness.trajectory import Reply
 # within the channels of gpt-oss.
 
 _THINKING = re.compile(r"(?:reasoning|thinking|thoughts?)(?:_(?:content|text|details|blocks|summary))?")
-"""Names of fields and types of parts with thinking."""
+"""Names of fields, and types of parts, that hold thinking."""
 _TEXT_OF_PART = ("text", "content", "thinking", "reasoning", "summary")
 _ACCEPTED_BACK = ("reasoning", "reasoning_content", "thinking")
 """Fields of a message that a server also accepts back."""

@@ -32,7 +32,7 @@ class OutagePolicy(Frozen):
     other."""
     probe_timeout_sec: float = Field(default=10.0, gt=0)
     first_pause_sec: float = Field(default=1.0, ge=0)
-    """Pause before the second probe; grows by half with each."""
+    """Pause before the second probe; it grows by half with each further probe."""
     longest_pause_sec: float = Field(default=10.0, gt=0)
     move_on_sec: float = Field(default=30.0, ge=0)
     """Seconds of an outage after which a pending request is aborted if it can go to another server."""
@@ -109,7 +109,7 @@ class Outage:
                 await asyncio.wait({task})
 
     def request(self, *, waits: bool = True) -> RequestOutages:
-        """Return the outage handler of one request. If it does not wait, it raises OutageTooLongError at once."""
+        """Return one request's outage handler; in an outage it waits or, unless `waits`, raises OutageTooLongError."""
         return RequestOutages(self, waits)
 
     @contextlib.asynccontextmanager

@@ -15,8 +15,8 @@ class Quantity(NamedTuple):
 
     value: int
     role: str
-    """The quantity measured: limit, context, in, out, total, least (lower bound of a prompt), bound (lower bound of a
-    total); empty if unknown."""
+    """The quantity measured: limit, context, in (prompt), out (reply), total, least (lower bound of a prompt), bound
+    (lower bound of a total); empty if unknown."""
 
 
 def _any_of(*words: str) -> re.Pattern[str]:
@@ -68,11 +68,11 @@ CLEARLY_SIZE = _any_of(
     r"\btoo \w+|\b(?:longer|larger|greater|more|less) than\b|overflow|>|\bat least 1\b",
     "超",
 )
-"""Clearly about a size."""
+"""Words that are clearly about a size."""
 TEMPORARY = _any_of(
     r"\bmemory\b|\boom\b|\bcuda\b|\bqueue|\bbusy\b|overload|\btimed? ?out\b|\bdeadline\b|\bunavailable\b|\blater\b",
 )
-"""About temporary trouble."""
+"""Words about temporary trouble."""
 RATE = _any_of(
     r"\brate[ _-]?limit|(?:\b|_)per[ _](?:minute|min|second|sec|hour|day|month)\b|\bminute\b|\b(?:hour|dai|month)ly\b",
     r"\b[tr]p[mdhs]\b|\bthrottl|\bconcurren",
@@ -106,7 +106,7 @@ NAMES_LENGTH = _any_of(
     r"|\bfit\b)",
     r"过长|超长|too_long|length_exceeded",
 )
-"""Names the quantity that is too long, so that no test request is needed."""
+"""Words that name the quantity that is too long, so that no test request is needed."""
 _LIMIT = _any_of(
     r"\b(?:maximum|max|limit\w*|allowed|at most|up to|no more than|bound|capacity|supports?|range|exceeds?|only)\b",
     r"\b(?:most|cap|capped)\b|[<≤>]=?|\bl[et]:",
@@ -201,7 +201,7 @@ def leaves_no_tokens(clause: str, max_tokens: int | None) -> bool:
 
 
 def read_numbers(text: str, max_tokens: int | None) -> list[Quantity]:
-    """Return the numbers of tokens in a text, each with what it measures; `max_tokens` are the request's."""
+    """Return the numbers of tokens in a text, each with what it measures; `max_tokens` is the request's."""
     if found := _SUM.search(re.sub(r"(?<=\d)[,_](?=\d{3})", "", text)):
         return [
             Quantity(int(value), role) for value, role in zip(found.groups(), ("in", "out", "context"), strict=True)

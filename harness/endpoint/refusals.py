@@ -84,7 +84,7 @@ class Refusal:
 
 
 _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 451}
-"""Statuses about the client's identity or the address."""
+"""Statuses that are never about a prompt's size, but about the client's identity, the address or the headers."""
 _BYTES_PER_TOKEN = 16
 """Maximum number of bytes per token of a whole request, on average; the least is one."""
 LEAST_LENGTH = 256

@@ -71,7 +71,7 @@ class TransientError(Exception):
         self.answered = answered
         """Whether the server is up and asked for a retry."""
         self.lost = lost
-        """Whether the server restarted, lost the request, and is back."""
+        """Whether the request was aborted because its server was or is down."""
         self.costly = costly or over_time
         """Whether the server worked in vain, and probably would again."""
         self.over_time = over_time

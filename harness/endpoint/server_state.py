@@ -31,7 +31,7 @@ _SPREAD = 4
 
 
 class TooManyTokensError(ContextLimitReached):
-    """A classified refusal, because prompt and reply are too long."""
+    """A classified refusal of a prompt and reply that are too long together."""
 
     def __init__(self, message: str, refusal: Refusal, sent_bytes: int, refused: RequestRefused) -> None:
         super().__init__(message, refusal.prompt_tokens)

@@ -40,7 +40,7 @@ def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> str:
 
 
 def shorten(text: str, limit_bytes: int) -> Gap | None:
-    """Return the first and last half of `limit_bytes` of a text, in whole characters; None if it is not longer."""
+    """Return the first and last half of `limit_bytes` of a text, in whole characters; None if it is short enough."""
     if _size(text) <= limit_bytes:
         return None
     return _without_middle(Gap(text, "", 0, 0), *_ends(text, text, limit_bytes))
@@ -104,7 +104,7 @@ def key_name(text: str) -> str | None:
 
 
 def render_view(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
-    """Return the heading and the shortened text with which a keystroke protocol shows `view`."""
+    """Return the heading and the shortened text with which the model is shown `view`."""
     if isinstance(view, CommandResult):
         gap = shown_gap(view, limit_bytes)
         return "New terminal output:", gap.text if gap else view.output

@@ -1,7 +1,6 @@
-"""thinking-bash: a `<thinking>` section, then a bash block, in one request or several in turn.
+"""thinking-bash: a `<thinking>` section, then a bash block, for conversations and for single requests.
 
-The format of a small GRPO checkpoint; the system prompt is exactly its training prompt. The first block counts, as in
-the single-turn extraction.
+The format of a small GRPO checkpoint; the system prompt is exactly its training prompt. The first block counts.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def write_file(path: str, data: bytes) -> list[bytes]:
 
 
 def read_file(path: str) -> list[bytes]:
-    """Return command lines whose last reply has the lines of a small file, or is an error if it does not exist."""
+    """Return command lines that read a small file: the first reply fails if it is missing, the last has its lines."""
     return [b"load-buffer -b tbench %b\n" % path.encode(), b"show-buffer -b tbench\n"]
 
 
@@ -291,7 +291,7 @@ class ControlClient:
     async def commands(
         self, *commands: bytes, replies: int | None = None, on_end: Callable[[], None] | None = None
     ) -> list[CommandReply]:
-        """Send command lines at once and return their replies; give their number if a line has several commands.
+        """Send command lines at once and return their replies: one for each, unless `replies` gives another number.
 
         `on_end` is called when the stream has been read up to the end of the replies. Raises ConnectionError, also if
         the replies do not come in time.

@@ -379,7 +379,7 @@ class Delivery:
     async def _read_output_back(self) -> None:
         """Read the command's output so far from the screen, because a part of it was missed."""
         self._missed_output = True
-        # At the position in the stream up to which the screen shows everything.
+        # Discards at the position in the stream up to which the screen shows everything.
         (shown,) = await self._link.commands(_READ_BACK, on_end=self._pane.capture.discard_output)
         found = _output_on_screen([line.decode("utf-8", "replace") for line in shown.lines], _shown(self._command))
         self._read_back = found or ""

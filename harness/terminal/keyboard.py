@@ -27,7 +27,7 @@ _PROMPT_SEC = 0.1
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LARGE_TEXT_LINES, _SAMPLE_LINES = 64, 16
-"""Of a text with more lines than the first number, the second number of lines is typed one by one, the rest at once."""
+"""Of a text with more than _LARGE_TEXT_LINES lines, _SAMPLE_LINES are typed one by one, the rest at once."""
 
 
 class _InputReader(Enum):

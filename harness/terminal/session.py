@@ -154,8 +154,8 @@ class Terminal:
     async def send(self, keys: Keys) -> Settled:
         """Type, then wait until the shell has settled or `duration_sec` has passed.
 
-        Empty keystrokes wait the whole duration, as do all in strict mode. Raises TerminalLost if the terminal is gone
-        for good, TerminalUnreachable if its state is unknown.
+        Empty keystrokes wait the whole duration, as do all keys in strict mode. Raises TerminalLost if the terminal is
+        gone for good, TerminalUnreachable if its state is unknown.
         """
         await self._ensure_attached()
         if (typed := self._begin_action()) is None:

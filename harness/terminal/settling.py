@@ -100,7 +100,7 @@ def _unfinished_mark_start(data: bytes) -> int | None:
 GRACE_SEC = 0.02
 """Seconds to wait for a prompt once the shell must have settled, if its prompts have had no mark so far."""
 PROMPT_SEC = 1.0
-"""Seconds to wait for it if they had marks: a mark is coming, unless the agent has just changed the prompt."""
+"""Seconds to wait for a prompt if earlier ones had marks: a mark is coming, unless the agent has just changed it."""
 QUIET_SEC = 0.03
 """Quiet period after which the effect of a key is complete."""
 UNPROVEN_SEC = 0.1

@@ -16,7 +16,7 @@ UNATTENDED: Mapping[str, str] = {
     "MANPAGER": "cat",
     "GIT_PAGER": "cat",
     "SYSTEMD_PAGER": "cat",
-    "LESS": "-FRX",  # started by name, it leaves a text of one screen where it is
+    "LESS": "-FRX",  # an agent's own `less` prints a text of one screen and ends
     # No progress bars, no questions.
     "PIP_PROGRESS_BAR": "off",
     "TQDM_DISABLE": "1",

@@ -181,7 +181,7 @@ class PromptWaiter:
         self.recognised = False
         """Whether the shell is at a prompt without marks."""
         self._was_recognised = False
-        """Whether it was at one when keys were typed."""
+        """Whether the shell was at such a prompt when keys were typed."""
         self._prompt = ""
         """The line of the last such prompt."""
         self._prompt_is_canonical: bool | None = None

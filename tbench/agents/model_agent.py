@@ -128,7 +128,7 @@ class ModelAgent:
 
 
 class UserAgent:
-    """A user's own agent, made for each trial, and for each step of a task with several."""
+    """A user's own agent, made anew for each trial, or for each step of a task with several."""
 
     why_anew = "its state is in memory"
 

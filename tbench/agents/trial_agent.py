@@ -53,7 +53,7 @@ class Workplace:
     oversight: Oversight | None = None
     """May hold the agent, send messages to its model, and decide about its replies."""
     earlier: TrialAgent | None = None
-    """The agent of the previous step, whose conversation is continued; None for a new conversation."""
+    """The agent of the previous task step, whose conversation is continued; None for a new conversation."""
     on_visitors: Callable[[], None] = lambda: None
     """Called if others have attached to the terminal that another process has left."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None

@@ -85,7 +85,7 @@ def _error(message: str, status: int = 400) -> dict[str, Any]:
 _ANSWER_SEC = 1800.0
 _ASK_SEC = 20.0
 _TEMPORARY_STATUSES = {401, 403, 404, 405, 408, 409, 429}
-"""Statuses that do not depend on the request: its repetition gets another answer."""
+"""Statuses that do not depend on the request: if it is repeated, it may get another answer."""
 
 
 class EndpointNotListing(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 SOCKET_NAME = "control.sock"
 """Name of the socket in the run directory."""
 LINE_LIMIT_BYTES = 1 << 16
-"""Longest line of requests and answers."""
+"""Longest line of a request."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Function that answers one client until it disconnects."""
 

@@ -41,7 +41,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cont
             if not await _handle(line, reader, writer, controls):
                 break
     except TimeoutError:
-        writer.transport.abort()  # it reads nothing, so the buffered answer must be dropped
+        writer.transport.abort()  # the client reads nothing, so drop the buffered answer
     except OSError:
         pass
 

@@ -170,7 +170,7 @@ class StepSeen(Frozen):
 
 
 class DraftSeen(Frozen):
-    """A candidate reply that nobody has chosen yet."""
+    """A candidate for the reply that waits."""
 
     step: int
     reasoning: str | None = None
@@ -430,7 +430,7 @@ class TerminalViewer(Protocol):
 
 
 class ControlHandler(Protocol):
-    """Carries out requests on a run. Each returns one line about it, and raises UsageError if it is impossible."""
+    """Carries out requests on a run. A text that is returned is one line about the result. Raises UsageError."""
 
     def state(self) -> RunUnderWay: ...
 

@@ -26,7 +26,7 @@ _TYPES: Mapping[RefusalKind, str] = {"unauthorized": "authentication_error", "un
 
 
 class ChatDialect:
-    """Messages pass unchanged: the model's own endpoint has the same form."""
+    """Messages keep their form, which is that of the model's own endpoint; parts that are not text are replaced."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         if field_of(body, "n", int, 1) != 1:

@@ -80,7 +80,7 @@ class Answer:
 
 
 class Dialect(Protocol):
-    """A dialect of chat APIs. Pure: bytes and texts in, texts out."""
+    """A dialect of chat APIs. Pure, without I/O."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         """Translate a request. Raises BadRequest."""
@@ -149,7 +149,8 @@ def may_use_tools(choice: object) -> bool:
 def offered_tools(
     body: Mapping[str, Any], is_own: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
-    """Return the tools that the agent runs itself, if the model may call any, and the types of its provider's tools.
+    """Return the tools that the agent runs itself, if the model may call any, and the types of the tools that the
+    agent's provider runs.
 
     Raises BadRequest.
     """

@@ -70,7 +70,7 @@ class Gateway:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
         self._reading = asyncio.Lock()
         self.left_out: Counter[str] = Counter()
-        """Number of requests by field or tool that has no effect."""
+        """For each field or tool without effect, the number of requests that had it."""
         self.answered = 0
         """Number of replies of the model."""
         self.reason_to_give_up: Outcome | None = None
