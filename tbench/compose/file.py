@@ -158,7 +158,7 @@ def _require_different_ports(
 
 
 def _network_owner(service: Service, services: Mapping[str, Service]) -> str:
-    """Return the service whose network a service uses, over several steps."""
+    """Return the name of the service whose network a service uses in the end; its own if it shares none."""
     seen = {service.name}
     while (other := service.shares_network_of) in services and other not in seen:
         seen.add(str(other))

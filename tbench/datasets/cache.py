@@ -199,8 +199,7 @@ def writable(path: Path) -> Iterator[None]:
 
 
 # Cache of Terminal-Bench 1 tasks that were converted to the current format
-#
-# There is one complete directory for each content of a task and version of the rules. Changes of it are detected.
+# There is one complete directory for each content of a task and version of the rules. A changed directory is refused.
 
 _CONVERTED_STAGING = ".converting-"
 

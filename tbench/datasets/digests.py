@@ -153,7 +153,7 @@ def verify_entry(entry: CachedDataset, against: Path | None) -> Verification:
 
 
 def describe_digests(entry: CachedDataset) -> str:
-    """Describe how a cached dataset compares; a new pull is not read again. Raises UsageError."""
+    """Describe how a cached dataset matches its digests; a new pull is not read again. Raises UsageError."""
     if not entry.is_new:
         return verify_entry(entry, None).words
     hashes = {name: digest for name, digest in entry.hashes.items() if digest is not None}

@@ -52,7 +52,7 @@ def pull(
 
 
 def _find_cached(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> CachedDataset | None:
-    """Return the dataset if it is known to be in the cache without contacting a server."""
+    """Return the dataset from the cache if no server has to be asked for its commit; None otherwise."""
     if refresh:
         return None
     if known.packages or all(piece.is_commit for piece in known.pieces):

@@ -203,7 +203,7 @@ def _verifier_settings(file: TaskFile) -> EnvironmentSection:
     """Return the settings of [verifier.environment], else of [environment], with the network of [verifier]."""
     settings = file.verifier.environment or file.environment
     if file.verifier.network_mode is None or settings.healthcheck is not None:
-        # Healthchecks use the network of the start phase; without one, nothing runs before the tests.
+        # Healthchecks use the network of the start phase; without a healthcheck, nothing runs before the tests.
         return settings
     network = {"network_mode": file.verifier.network_mode, "allowed_hosts": file.verifier.allowed_hosts}
     return settings.model_copy(update=network)

@@ -19,9 +19,9 @@ from tbench.errors import TaskInvalid
 TEXT_BYTES = 1 << 20
 """Maximum bytes of a text file: task.toml, instruction.md, Dockerfile, ignore files."""
 FOLDER_BYTES = 256 << 20
-"""Maximum bytes of all files in tests/, and of all in solution/."""
+"""Maximum bytes of all files in each of the folders tests/, solution/ and steps/."""
 FOLDER_ENTRIES = 20_000
-"""Maximum number of files and directories in each of them."""
+"""Maximum number of files and directories in each of these folders."""
 LINKED_ENTRIES = 2_000
 """Maximum number of entries that are links or reached through links: links can multiply a few files."""
 
@@ -126,7 +126,7 @@ def resolve_links(path: Path) -> Path:
 
 
 def _scope(parts: tuple[str, ...]) -> int | None:
-    """Return the number of parts of the outermost directory with a valid .harborignore; None outside of these."""
+    """Return the number of parts of the outermost directory whose .harborignore counts; None if none counts."""
     if parts and parts[0] in _SCOPES:
         return 1
     return 3 if len(parts) > 2 and parts[0] == "steps" and parts[2] in _SCOPES else None

@@ -37,7 +37,7 @@ _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWA
 
 
 class _Section(BaseModel):
-    """A table of task.toml. Unknown keys are ignored here; a task that has them is refused (`refused_keys`)."""
+    """A table of task.toml. Unknown keys are ignored here; some make tbench refuse the task (`refused_keys`)."""
 
     # TOML allows inf and nan, which are useless as limits.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Cheap checks of a task's files that are seldom wrong. Nothing is started."""
+"""Cheap checks of a task's files, which seldom give a false alarm. Nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the prompt besides the instruction, MCP servers and skills, worded like Harbor's for Terminus-2."""
+"""Parts of the prompt after the instruction: MCP servers and skills, worded like Harbor's for Terminus-2."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _read_named(named: Mapping[str, Path], choice: TaskChoice, where: str, read:
 def task_paths(directory: Path) -> list[Path]:
     """Return the sorted task directories in `directory`, or `directory` itself if it is one.
 
-    A folder without tasks may group them: then those in its folders are returned.
+    Folders without tasks of their own may group tasks: those in their folders are returned, too.
     """
     directory = directory.resolve()
     return [directory] if is_task(directory) else list(_tasks_below(directory, FOLDERS_DOWN))
@@ -142,7 +142,7 @@ def _tasks_below(directory: Path, levels: int) -> Iterator[Path]:
 
 
 def _named_by_path(paths: Sequence[Path]) -> Mapping[str, Path]:
-    """Return task directories by name: in several folders, it is the path below them, as `physics.optics.lens`."""
+    """Return task directories by name, which is the path below their common folder, as `physics.optics.lens`."""
     top = Path(os.path.commonpath([path.parent for path in paths]))
     return {".".join(path.relative_to(top).parts): path for path in paths}
 

@@ -384,7 +384,7 @@ class Task:
 
     @property
     def _folder(self) -> str:
-        """Prefix of the folders that every step has: empty, or the step's folder."""
+        """Prefix of the paths of a step's own files; empty for a whole task."""
         return "" if self.step is None else f"steps/{self.step.name}/"
 
     @property

@@ -20,7 +20,7 @@ from tbench.tasks.terminal_bench_1.description import read_yaml
 
 COMPOSE_NAME = "docker-compose.yaml"
 HARNESS_VARIABLE = "${T_BENCH_"
-"""Prefix of variables that only the harness knows: names and its log directories."""
+"""Prefix of the variables that the harness of Terminal-Bench 1 sets."""
 _DEFAULT_MAIN = "client"
 _KNOWN_VARIABLES = {
     "TEST_DIR": "/tests",
