@@ -318,7 +318,7 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
 
 
 def _network(task: Task, calibration: Calibration) -> str:
-    """Return why a task needs a network: it names hosts, or its oracle fails without one. Empty if unknown."""
+    """Return why a task needs a network: it names hosts, or its oracle fails without a network. Empty if unknown."""
     networks = task.file.networks
     phases = (networks.start, networks.agent, networks.verifier)
     if hosts := dict.fromkeys(host for phase in phases for host in phase.hosts):
@@ -357,10 +357,10 @@ _SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "ignore_keys", "trust"})
 
 
 class BackgroundCalibration:
-    """Calibrates tasks of a run that have an oracle but no calibration, and judges all tasks.
+    """Calibrates tasks of a run that have an oracle but no calibration, and judges all that have an oracle.
 
-    With `all`, every task is measured again, and the run waits for it. Nothing is measured with `off`, or with
-    `missing` in a run of the oracle or nop.
+    If `schedule.calibrate` is `all`, each of these is measured again, and the run waits for it. Nothing is measured
+    with `off`, or with `missing` in a run of the oracle or nop.
     """
 
     def __init__(

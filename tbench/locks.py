@@ -155,7 +155,7 @@ def _this_process() -> dict[str, str | int | None]:
 
 
 def _machine() -> str:
-    """Return an id of the boot and pid namespace: process ids with the same one can be compared."""
+    """Return an id of the boot and pid namespace: where it is the same, process ids can be compared."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -123,7 +123,7 @@ def _number(text: str) -> float:
 # ConcurrencyController (src/prime_rl/orchestrator/concurrency.py). A pure state machine: no clock, no I/O.
 
 GROWTH, STRIDE = 1.25, 2.0
-"""Growth factor per turnover near the aim, and at most when there is more room."""
+"""Smallest and largest growth factor per turnover: the more room there is, the larger."""
 ROOMY, FULL, AIM = 0.6, 0.8, 0.7
 """KV usage below which the number grows, above which it is cut, and the target of the cut."""
 QUEUE_CUT, PREEMPTION_CUT = 0.9, 0.8
@@ -268,7 +268,7 @@ class Pace:
         self._preemptions: dict[str, int] = {}
 
     async def begin(self, context_tokens: int | None = None) -> int:
-        """Return the initial number; without metrics it stays. A trial may use `context_tokens`, or the server's."""
+        """Return the initial number; without metrics it stays. A context has at most `context_tokens`."""
         load = await self._poll()
         if load is None:
             number = max(1, min(self._otherwise, self._most))

@@ -87,8 +87,8 @@ class Integrity(Frozen):
     regrades: int = 0
     """Number of further verifier runs, because no test had run or because a user asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """Reward by mode of the verifier. Set with `both`, and if a separate verifier ran both with the files that can
-    affect the tests (`separate`) and `without` them."""
+    """Reward by mode of the verifier. Set with `both`, if a separate verifier ran both with the files that can affect
+    the tests (`separate`) and `without` them, and for control tests (`is_control`)."""
     reward_writes: int | None = None
     """Number of reward writes by bash in test.sh, at most 20; 0 if another program wrote the reward, None if bash was
     not traced."""
@@ -156,7 +156,7 @@ def control_lines(integrity: Integrity) -> Iterator[str]:
     if any(sign.startswith(NO_CONTROL_VERDICT) for sign in integrity.tamper):
         yield "the tests with other expected values gave no verdict, so the pass is unconfirmed"
     elif not recorded and any(sign.startswith(DISARMED) for sign in integrity.tamper):
-        yield "the tests with one more, which always fails, pass"
+        yield "the tests pass although a test that always fails was added"
 
 
 def is_weak(signal: str) -> bool:

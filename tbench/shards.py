@@ -123,7 +123,7 @@ class FinishedShard:
 
     @classmethod
     def read(cls, directory: Path) -> FinishedShard:
-        """Read a shard. Raises UsageError if the directory has no finished shard."""
+        """Read a shard. Raises UsageError if the directory has none, or if it is still running."""
         stored = read_run(directory)
         if stored.document is None or stored.document.shard is None:
             raise UsageError(
