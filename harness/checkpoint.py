@@ -290,7 +290,7 @@ class Conversation:
 
     @property
     def clock(self) -> Counts | Worked:
-        """The working time so far, without a request that is repeated because its reply was lost."""
+        """The working time so far; a request that is repeated because its reply was lost does not count."""
         return self.worked or self.last.counts
 
     @property

@@ -14,7 +14,7 @@ from harness.trajectory import Reply
 
 
 class Clock:
-    """A context manager around an agent that raises TimeoutError after `limit_sec`; None means no limit.
+    """A context manager around an agent's work. It raises TimeoutError after `limit_sec`; None means no limit.
 
     The limit applies to wall time less `waited_sec`, the time of failed requests and pauses beyond the agent's control.
     """

@@ -26,7 +26,7 @@ class _Known:
     replies: list[int] = field(default_factory=list)
 
     def is_extended_by(self, messages: Sequence[Message], has_tools: bool) -> bool:
-        """Whether a request continues this one. Requests with and without tools are different conversations."""
+        """Whether a request continues this conversation. Requests with and without tools belong to different ones."""
         size = len(self.messages)
         if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
             return False
@@ -41,7 +41,8 @@ class Conversations:
         self._last: _Known | None = None
 
     def find(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int | None:
-        """Return the number of the last reply of the conversation that a request extends; None for a new one."""
+        """Return the number of the last reply of the conversation that a request extends; None if it begins a new
+        one."""
         found = self._extended_by(messages, tools)
         return None if found is None else found.replies[-1]
 

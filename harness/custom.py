@@ -48,7 +48,7 @@ class Assignment:
 
 
 class CustomAgent(Protocol):
-    """A user's agent. The class is called without arguments, once per trial."""
+    """A user's agent. The class is called without arguments for each trial, or each step of a task with several."""
 
     async def run(self, assignment: Assignment) -> Outcome | None:
         """Work until done. Returning None counts as Outcome.FINISHED.
@@ -319,7 +319,7 @@ class CustomRun:
         return await _hang()
 
     def _note_unseen(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """If the agent acts unseen, complete the step that its query continues with the messages after the reply."""
+        """If the agent acts unseen, add the messages after the last reply to that reply's step, as the observation."""
         if not self._acts_unseen or (number := self._conversations.find(messages, tools)) is None:
             return
         if number <= self._steps_done:

@@ -27,7 +27,7 @@ IMPOSSIBLE_USAGE = "impossible_usage"
 _TOKENS_PER_BYTE = 0.4
 """High estimate of tokens per byte for text that the server has not counted yet."""
 _MAX_TOKENS_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
-"""Upper bound of a prompt's tokens: so many per byte, and so many for the template with its tools."""
+"""Upper bound of a prompt's tokens: the first number for each byte, plus the second for the template with its tools."""
 _THINKING_TOKENS_PER_BYTE = 0.5
 """Maximum number of tokens per byte of thinking, which a template may send once and then leave out."""
 _NEW_TOKENS_PER_BYTE = 0.6
@@ -202,7 +202,7 @@ class History:
         return math.ceil(tokens / self._tokens_per_byte)
 
     def count(self, usage: Usage) -> str | None:
-        """Apply the server's count of all messages so far; 0 means that it does not count.
+        """Apply the server's count of all messages so far; 0 means that the server does not count.
 
         If the number is implausible for this history, apply nothing and return a sign.
         """

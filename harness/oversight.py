@@ -84,10 +84,10 @@ class TerminalHandback:
 
 
 class Oversight(Protocol):
-    """Observer of one agent, who may hold it, send it messages and decide on its replies."""
+    """An observer of one agent, who may hold it, send it messages and decide on its replies."""
 
     async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
-        """Return when the model may be queried for this step; the messages returned are added to its observation.
+        """Return when the model may be queried for this step; the returned messages are added to the last observation.
 
         Raises the terminal's errors if a person has typed into it.
         """

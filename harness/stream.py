@@ -15,7 +15,7 @@ class ByteStream(Protocol):
         """Return the next bytes; b"" at the end."""
 
     async def pass_on(self, take: Callable[[bytes], float]) -> None:
-        """Pass everything read to `take` until the end; it returns the seconds to pause before the next read."""
+        """Pass everything read to `take` until the end; `take` returns the seconds to pause before the next read."""
         while data := await self.read():
             if pause_sec := take(data):
                 await asyncio.sleep(pause_sec)

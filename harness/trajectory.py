@@ -187,7 +187,7 @@ class Branch(Frozen):
 
 
 class Trajectory(Frozen):
-    """The ordered steps of one trial."""
+    """The steps of one trial, or of one task step, in order."""
 
     schema_version: int = TRAJECTORY_SCHEMA_VERSION
     protocol: str

@@ -55,14 +55,14 @@ class TrialStep(Frozen):
 
 
 class TrialVerdict(Frozen):
-    """A trial has a reward or an error; its teardown still follows."""
+    """An attempt of a trial has a reward or an error; its teardown still follows."""
 
     kind: Literal["trial_verdict"] = "trial_verdict"
     result: TrialResult
 
 
 class TrialFinished(Frozen):
-    """A trial is over: its container is removed, and its line in results.jsonl is written."""
+    """An attempt of a trial is over, with its teardown; the run stores the result as a line of results.jsonl."""
 
     kind: Literal["trial_finished"] = "trial_finished"
     result: TrialResult

@@ -91,7 +91,7 @@ class BodyReader:
 
     @contextlib.asynccontextmanager
     async def read(self, response: Any) -> AsyncIterator[RawAnswer]:
-        """Yield an httpx response with its body. Raises TransientError.
+        """Yield the answer in an httpx response, with its body. Raises TransientError.
 
         While a large body is yielded, no other large body is in memory.
         """

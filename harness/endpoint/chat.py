@@ -469,7 +469,7 @@ class ChatModel:
     # -- identity and availability ---------------------------------------------------------------
 
     async def _probe(self) -> None:
-        """Check that the server is up, be it by a refusal. Raises TransientError, also for other weights."""
+        """Check that the server answers, if only with a refusal. Raises TransientError, also for other weights."""
         try:
             cards = await self.list_models()
         except TransientError as failure:

@@ -137,7 +137,7 @@ class Outage:
         self._answered.set()
 
     async def is_cause_of(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because the endpoint is down; probes it, if unknown."""
+        """Whether an attempt failed because the endpoint is down; probes the endpoint if that is not known."""
         if self.policy.max_sec == 0 or failure.answered:
             return False
         if self.is_away:

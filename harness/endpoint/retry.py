@@ -31,8 +31,8 @@ class RetryPolicy(Frozen):
     """Limits of retries; patient by default, as a restart or a rate limit must not end hours of work."""
 
     total_sec: float = Field(default=900.0, ge=0)
-    """Longest time from the first attempt to the start of another. It never interrupts an attempt, so all of them can
-    take `total_sec` plus one request timeout. 0 means a single attempt."""
+    """Longest time from the first attempt to the start of another. It never interrupts an attempt, so all attempts
+    together can take `total_sec` plus one request timeout. 0 means a single attempt."""
     initial_sec: float = Field(default=1.0, ge=0)
     """Upper bound of the first pause, which is random. It doubles with every attempt."""
     max_sec: float = Field(default=60.0, gt=0)

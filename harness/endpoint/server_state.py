@@ -31,7 +31,7 @@ _SPREAD = 4
 
 
 class TooManyTokensError(ContextLimitReached):
-    """A classified refusal of a prompt and reply that are too long together."""
+    """A classified refusal because the prompt, max_tokens or both together are too large."""
 
     def __init__(self, message: str, refusal: Refusal, sent_bytes: int, refused: RequestRefused) -> None:
         super().__init__(message, refusal.prompt_tokens)

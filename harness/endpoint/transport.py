@@ -97,7 +97,7 @@ class _Connections:
 
 
 class StatusError(Exception):
-    """An answer with a status other than 2xx; `body` is decoded JSON, or text, for a page its title and headings."""
+    """An answer with a status other than 2xx; `body` is decoded JSON, or text: of a page, title and headings."""
 
     def __init__(self, answer: RawAnswer) -> None:
         super().__init__(f"HTTP {answer.status}")

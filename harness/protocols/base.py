@@ -135,7 +135,7 @@ class ActionProtocol(Protocol):
 
     @property
     def types_commands(self) -> bool:
-        """Whether actions are shell commands, not keys; this turns off the shell's history expansion."""
+        """Whether actions are shell commands, not keys; then the terminal is set up as unattended (TerminalSpec)."""
 
     @property
     def prompt_hash(self) -> str:

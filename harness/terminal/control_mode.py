@@ -144,7 +144,7 @@ _CONTROL_KEYS = {
     )
     for key in keys
 }
-"""Bytes for keys without a control character: tmux 3.3a types nothing for them. They are those of a VT100's keyboard,
+"""Bytes for keys that have no control character: tmux 3.3a types nothing for these keys. The bytes are a VT100's,
 as in tmux 3.5 (input-keys.c, input_key_vt10x)."""
 
 

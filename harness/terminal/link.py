@@ -105,7 +105,7 @@ class Link:
         self._typed = Typed()
         """Position of the last typing command."""
         self._unconfirmed: list[_NumberedLine] = []
-        """Last typing commands, with their numbers."""
+        """Last commands that may not have arrived, with the numbers of those that type."""
         self._done: asyncio.Future[list[CommandReply]] | None = None
         self.keys_lost = False
         self.reopened = 0

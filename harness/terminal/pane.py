@@ -40,7 +40,7 @@ class Capture:
         """Whether the shell has drawn that prompt."""
         self._between = BackgroundOutput()
         self._echoes: list[bytes] = []
-        """Echoes of keys that were pressed to end the command."""
+        """Expected echoes of the command's request, and of keys that were pressed to end it."""
         self._was_delivered = False
         """Whether a command was delivered, so that later output is shown with the next command."""
         self._id: int | None = None

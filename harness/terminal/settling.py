@@ -1,8 +1,8 @@
 """Determines from the output whether the shell has settled: by its OSC 133 marks, and by the cursor's line.
 
-With D and B, bash reports the number of lines that it has read (LINENO): once it equals the number of typed lines, no
-typed line is left to run, which is proof. Other shells answer each line with one prompt, which is counted. If a program
-has read some of the lines, the count stays open, and a quiet period decides.
+With the marks D and B, bash reports the number of lines that it has read (LINENO): once it equals the number of typed
+lines, no typed line is left to run, which is proof. Other shells answer each line with one prompt, which is counted. If
+a program has read some of the lines, the count stays open, and a quiet period decides.
 """
 
 from __future__ import annotations
