@@ -135,13 +135,13 @@ DISARMED = "tests-disarmed"
 
 
 def is_control(mode: str) -> bool:
-    """Whether a key of `Integrity.rewards` is of control tests; `mode` is the key without a task step's name."""
+    """Whether a key of `Integrity.rewards` is of control tests; the key may begin with a task step's name."""
     name = mode.rpartition("/")[2]
     return name in (CONTROL, INTACT) or name.startswith(f"{CONTROL}-")
 
 
 def control_lines(integrity: Integrity) -> Iterator[str]:
-    """Yield a line for each task step with the control tests that ran with the agent's work, and their results."""
+    """Yield a line for each kind of control tests that ran with the agent's work, with the result."""
     recorded = {mode: reward for mode, reward in integrity.rewards.items() if is_control(mode)}
     for mode, reward in recorded.items():
         step, _, name = mode.rpartition("/")

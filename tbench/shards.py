@@ -47,9 +47,9 @@ class WeighedTrial(NamedTuple):
 def divide(trials: Iterable[WeighedTrial], count: int) -> list[list[WeighedTrial]]:
     """Divide trials into `count` parts of about equal expected duration.
 
-    The longest goes first, to the part with the least so far (Graham's LPT rule), so two parts differ by at most one
-    trial. Among trials of equal length a hash decides, so that neither the seeds of a task nor its neighbours stay
-    together. The order of the given trials does not matter.
+    The longest goes first, to the part with the least so far (Graham's LPT rule), so the durations of two parts differ
+    by at most that of one trial. Among trials of equal length a hash decides, so that neither the seeds of a task nor
+    its neighbours stay together. The order of the given trials does not matter.
     """
     parts: list[list[WeighedTrial]] = [[] for _ in range(count)]
     loads = [(0.0, 0, index) for index in range(count)]

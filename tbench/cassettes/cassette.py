@@ -70,7 +70,7 @@ class Cassette:
     def read(cls, file: Path) -> Cassette:
         """Read a cassette from a file. Raises CassetteUnreadable."""
         try:
-            lines = file.read_bytes().split(b"\n")[:-1]  # if the last one is not empty, it is incomplete
+            lines = file.read_bytes().split(b"\n")[:-1]  # a text after the last line break is incomplete
         except OSError as error:
             raise CassetteUnreadable(f"{file}: {error.strerror or error}") from None
         messages: list[Json] = []

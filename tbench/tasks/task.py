@@ -559,7 +559,7 @@ class Task:
 
     @property
     def _lacking(self) -> list[str]:
-        """Features that are known by name or by file, without unknown keys."""
+        """Features that the task needs and tbench lacks, apart from unknown keys."""
         files = self.compose_files.items()
         lacking = [f"{key} in {folder}/{COMPOSE_FILE}" for folder, each in files for key in each.unsupported]
         return [*missing_features(self.file, self.path), *lacking, *self._unhashed()]

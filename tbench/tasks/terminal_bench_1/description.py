@@ -80,7 +80,7 @@ _METADATA = (
 
 
 class Description(BaseModel):
-    """The content of task.yaml, with Terminal-Bench 1's defaults. Other keys have no effect there, either."""
+    """The content of task.yaml, with Terminal-Bench 1's defaults. Terminal-Bench 1 ignores other keys, too."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
