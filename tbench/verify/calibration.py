@@ -39,7 +39,7 @@ class MeasuredTrial(Frozen):
     reward: float | None
     error: ErrorInfo | None = None
     rewards: dict[str, float] = Field(default={})
-    """Reward by the verifier's container, `shared` or `isolated`; `STEP/shared` etc. for a task with several steps."""
+    """Rewards as in `Integrity.rewards`; with task steps, the keys begin with the step's name: `STEP/shared`."""
     signs: tuple[str, ...] = ()
     """Strong signs of tampering."""
     replaced: dict[str, str] = Field(default={})
@@ -76,12 +76,12 @@ class MeasuredTrial(Frozen):
 
     @property
     def is_pass(self) -> bool:
-        """Whether the trial passed in its own container."""
+        """Whether the trial passed in its own container or, if that was not used, in a fresh one."""
         return self.reward is not None and is_solved(self.rewards.get("shared", self.reward))
 
     @property
     def passes_fresh(self) -> bool | None:
-        """Whether a pass was confirmed in a fresh container; None if that was not tried."""
+        """Whether a pass was confirmed in a fresh container; None without a pass, or if that was not tried."""
         fresh = [reward for where, reward in self.rewards.items() if where.rpartition("/")[2] == "isolated"]
         if not self.is_pass or not (fresh or self.unconfirmed):
             return None
@@ -108,7 +108,7 @@ class Calibration(Frozen):
 
     @property
     def oracle_passes(self) -> list[MeasuredTrial]:
-        """Trials in which the oracle passed in its own container."""
+        """Trials of the oracle that passed."""
         return [each for each in self.of("oracle") if each.is_pass]
 
     @property
@@ -118,7 +118,7 @@ class Calibration(Frozen):
         return any(tried) if tried else None
 
     def passed_by_oracle(self, step: str = "") -> set[str]:
-        """Return the tests that passed in every pass of the oracle. Only several passes exclude names that change."""
+        """Return the tests that passed in every pass of the oracle; one pass does not exclude names that change."""
         shown = (each.tests.get(step, {}) for each in self.oracle_passes)
         names = [{name for name, status in tests.items() if status == "passed"} for tests in shown]
         return set.intersection(*names) if names else set()

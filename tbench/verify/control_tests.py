@@ -84,7 +84,7 @@ async def try_control(
 
 
 async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the oracle's pass with the reward of each kind of control tests, up to the first that fails."""
+    """Return the oracle's pass with the rewards of control tests, up to the first kind that fails, and of `_intact`."""
     for kind, controlled in control_tests(task):
         try:
             tried = await run(controlled)
@@ -101,15 +101,14 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
 
 
 def _intact(task: Task) -> Task | None:
-    """Return the task with its right values sealed, if only one function expects any; else altered tests show
-    enough."""
+    """Return the task with its right values sealed; None if not exactly one function expects any, or none can be."""
     units = {(site.path, site.unit) for site in _sites(task, partial(_code_sites, asserted=True))}
     seals = _sites(task, _seals) if len(units) == 1 else []
     return _replaced(task, seals) if seals else None
 
 
 async def _try_intact(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the pass, with a sign if the work fails where the right values are sealed. Raises TrialError."""
+    """Return the pass, with a sign unless the work passes where the right values are sealed. Raises TrialError."""
     intact = _intact(task)
     if intact is None:
         return verdict

@@ -177,7 +177,7 @@ class Judge:
         """Return the verdict of a fresh container, and whether it is apart from the agent's network. Raises TrialError.
 
         If a container apart does not pass, it may lack servers of the agent's container: another one, on the network,
-        is tried. Servers could tell tests from control tests: a pass gets a sign if the oracle's passes without them.
+        is tried. Servers can tell tests from control tests: a pass gets a sign if the oracle's work needs none.
         """
         apart: Verdict | VerifierFailed
         try:

@@ -104,7 +104,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
-    """Compare a pass with the oracle's passes: clear signs that they also have, and add signs for missing tests.
+    """Compare a pass with the oracle's passes: clear signs that they also have, and add signs where tests differ.
 
     Other verdicts, and those of tasks without a calibration, are returned unchanged.
     """

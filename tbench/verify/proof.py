@@ -1,7 +1,8 @@
 """Checks a reward against other evidence: bash's trace of test.sh, and what pytest reported.
 
 A sign, `kind: observation`, only flags a verdict. Honest work often causes the kinds in results.WEAK_SIGNALS. The
-reward itself is changed only if another process is proven to have written it, or if a signal ended test.sh.
+reward itself is changed only if another process is proven to have written it, if a signal ended test.sh, or if bash's
+trace was cut off.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class WalkedFiles:
 def walk_argument(since: float, later: float = math.inf, most: int = MAX_INSPECTED) -> str:
     """Return the argument of look.sh for paths changed since `since` and since `later`, in the machine's Unix seconds.
 
-    At most `most` of them are inspected; with 0 unchanged directories are walked, too.
+    The first `most` of them are inspected. With 0, none are, and unchanged directories are walked, too.
     """
     return f"{since!r} {later!r} {most}"
 
@@ -316,10 +316,10 @@ def _words(texts: Iterable[str]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class OracleSystem:
-    """Files that the oracle's passes added to the system, and that agents may therefore add, too."""
+    """Facts of a calibration that a verifier needs while it runs."""
 
     files: frozenset[tuple[str, str]] = frozenset()
-    """Path and start of the checksum of each added file that programs or tests look for by name."""
+    """System paths that the oracle's passes changed, with the start of their checksum; agents may add new ones, too."""
     is_own: bool = False
     """Whether the container is the oracle's own: all its additions are allowed."""
     control: str = ""
@@ -350,12 +350,12 @@ class ContainerFacts:
     then: Mapping[str, File] = field(default_factory=dict)
     """Files in the image at the requested paths."""
     given: BackendFacts = field(default_factory=BackendFacts)
-    """Name servers and hosts that were set from outside of the container."""
+    """Name servers, hosts and volumes that come from outside of the container, and when it was made."""
     changed_by_tests: frozenset[str] = frozenset()
     """Paths written while the tests ran: test.sh may install packages."""
     oracle: OracleSystem = NO_ORACLE
     left_out: frozenset[str] = frozenset()
-    """Paths of the work that are not copied."""
+    """Links that are not copied because of where they lead."""
     has_servers: bool = False
     """Whether a server may run on the container's network, now or soon."""
 

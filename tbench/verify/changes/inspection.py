@@ -122,8 +122,9 @@ async def inspect_container(
 ) -> Inspection:
     """Return the changes in a sandbox and the signs against a verdict from it. Raises TrialError.
 
-    If a verifier has run there, `facts` exclude changes made during its run: test.sh may install packages.
-    `printed` is the output of a walk made when the verifier ended, `given` the names that the walk was made with.
+    `facts` are of a verifier that has run there: system paths changed during its run do not count as replaced, as
+    test.sh may install packages. `printed` is the output of a walk made when the verifier ended, `given` the names that
+    the walk was made with.
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")

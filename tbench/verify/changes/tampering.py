@@ -1,6 +1,7 @@
 """Rules about files of the work that influence tests: settings, plugins and modules that runner and language read.
 
-Files that match a rule are not copied into a fresh container; all others are.
+Files that match a rule are not copied into a fresh container, unless the instruction names them or the oracle added
+them, too.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def holds_in_fresh(sign: Sign, seen: ContainerFacts) -> bool:
 
 
 def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
-    """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system."""
+    """Return the paths to copy and to remove: changes without signs, in the work area or harmless to the system."""
     speaking = (sign for sign in signs if sign.kind not in KINDS_NOT_COPIED and not holds_in_fresh(sign, seen))
     against = {sign.path for sign in speaking if not matches_oracle(seen, sign.path)}
     # Everything below a path with a sign is left out, too.

@@ -172,7 +172,7 @@ class _Graded:
 
 
 class SeparateVerifier:
-    """Verifies one trial in a fresh sandbox, which exists from `verify` until `remove`."""
+    """Verifies one trial in fresh sandboxes, one at a time. The first exists until the second starts, or `remove`."""
 
     def __init__(self, environment: Environment, start: Callable[[], Awaitable[Sandbox]]) -> None:
         """`start` starts a new sandbox of the environment."""
@@ -183,7 +183,7 @@ class SeparateVerifier:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed a process of a sandbox because memory ran out."""
+        """Whether the kernel killed a process of the first sandbox because memory ran out."""
         return self._ran_out_of_memory or (self._sandbox is not None and self._sandbox.ran_out_of_memory)
 
     async def verify(self, handover: HandedOver, oracle: OracleSystem = NO_ORACLE) -> Verdict:
@@ -261,7 +261,7 @@ class SeparateVerifier:
     async def _grade_in_new(
         self, handover: HandedOver, without: Sequence[str] = (), task: Task | None = None
     ) -> _Graded:
-        """Verify in a new sandbox that replaces the current one. Raises TrialError."""
+        """Remove the current sandbox, and verify in a new one that is removed afterwards. Raises TrialError."""
         self._ran_out_of_memory = self.ran_out_of_memory
         await self.remove()
         async with removed_afterwards(await self._start()) as new_sandbox:

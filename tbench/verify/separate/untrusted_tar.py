@@ -179,7 +179,7 @@ class _Copier:
             target.write(bytes(left) + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _shown(self, member: tarfile.TarInfo, parts: Parts, files: contextlib.ExitStack) -> list[IO[bytes]]:
-        """Return a list with a new file for people to read; empty if it cannot be created.
+        """Return a list with a new file for people to read; empty if it exceeds the budget or cannot be created.
 
         That is no error, since this file is not verified.
         """
