@@ -353,8 +353,8 @@ def make_room_again(history: History, done: Compaction) -> None:
         opening = history.whole_opening
         history.replace(with_notes(opening, history.messages, extract_notes(done.summary)), opening)
     elif done.outputs_dropped:
-        keep_first = len(history.opening)
-        history.replace(drop_number_of_outputs(history.messages, keep_first, done.outputs_dropped))
+        keep_first, kept = len(history.opening), history.instructions
+        history.replace(drop_number_of_outputs(history.messages, keep_first, done.outputs_dropped, kept))
 
 
 def drop_oldest_outputs(
@@ -366,30 +366,30 @@ def drop_oldest_outputs(
     Roles and call ids stay, so every tool call keeps its answer.
     """
     shorter = list(messages)
-    for index, saved in _outputs(messages, keep_first):
+    for index, saved in _outputs(messages, keep_first, kept):
         if bytes_to_save <= 0:
             break
-        if index in kept:
-            continue
         shorter[index] = _without_output(messages[index])
         bytes_to_save -= saved
     return shorter
 
 
-def drop_number_of_outputs(messages: Sequence[Message], keep_first: int, number: int) -> list[Message]:
+def drop_number_of_outputs(
+    messages: Sequence[Message], keep_first: int, number: int, kept: Collection[int] = ()
+) -> list[Message]:
     """Return `messages` with the `number` oldest outputs replaced, in the order of `drop_oldest_outputs`."""
     shorter = list(messages)
-    for index, _ in islice(_outputs(messages, keep_first), number):
+    for index, _ in islice(_outputs(messages, keep_first, kept), number):
         shorter[index] = _without_output(messages[index])
     return shorter
 
 
-def _outputs(messages: Sequence[Message], keep_first: int) -> Iterator[tuple[int, int]]:
+def _outputs(messages: Sequence[Message], keep_first: int, kept: Collection[int]) -> Iterator[tuple[int, int]]:
     """Yield the outputs that may be dropped, oldest first: the index of each, and the bytes saved."""
     outputs = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
     for index in outputs[:-1]:
         saved = size_bytes(messages[index]) - len(DROPPED)
-        if index >= keep_first and saved > 0:
+        if index >= keep_first and index not in kept and saved > 0:
             yield index, saved
 
 

@@ -20,8 +20,11 @@ from harness.history import (
     IMPOSSIBLE_USAGE,
     PROMPT_TRUNCATED,
     History,
+    TokenGate,
     drop_oldest_outputs,
     drop_oldest_turns,
+    make_room,
+    make_room_again,
     size_bytes,
 )
 from harness.limits import Limits
@@ -378,6 +381,24 @@ async def test_without_a_usable_summary_outputs_are_dropped(useless: Any) -> Non
     (done,) = trajectory.compactions
     assert done.policy == "drop-oldest-outputs"
     assert (done.summary is None) == (not isinstance(useless, str))
+
+
+async def test_the_same_outputs_are_dropped_again_in_a_conversation_that_went_on_with_a_later_instruction() -> None:
+    async def asks_nothing(*_: object) -> Reply:
+        raise AssertionError("dropping outputs asks for nothing")
+
+    first = history("the first task")
+    turn(first, "a" * 4000)
+    first.add_reply(Reply(content="done"))
+    made, again = (first.go_on("the second task: " + "b" * 4000, TokenGate()) for _ in range(2))
+    for each in (made, again):
+        turn(each, "c" * 4000)
+        turn(each, "d" * 4000)
+    done = await make_room(made, "drop-oldest-outputs", step=4, context_tokens=8000, max_tokens=100, ask=asks_nothing)
+    assert done is not None and done.outputs_dropped > 0
+    make_room_again(again, done)
+    assert again.messages == made.messages
+    assert [message.content[:15] for message in again.messages].count("the second task") == 1
 
 
 async def test_the_request_for_a_summary_fits_the_context() -> None:
