@@ -187,9 +187,9 @@ class Images:
 
     async def to_pull(self, environments: Iterable[Environment]) -> list[ImageName]:
         """Return the published images that `get` would pull; empty if the engine fails to answer."""
-        if self._force_build or self._pull == "never":
+        if self._pull == "never":
             return []
-        named = {each.settings.docker_image for each in environments}
+        named = {each.settings.docker_image for each in environments if not self._is_built(each)}
         names = [ImageName.parse(each) for each in sorted(filter(None, named))]
         try:
             found = await asyncio.gather(*map(self.find_published, names))

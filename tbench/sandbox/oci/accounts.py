@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tbench.errors import Stage, TrialError
+
 _MAX_BYTES = 1 << 20
-
-
-class NoSuchUser(Exception):
-    """The container has no user or group of this name; the message says so."""
 
 
 class User(NamedTuple):
@@ -24,7 +22,7 @@ class User(NamedTuple):
 
 
 def find_user(layers: Sequence[Path], text: str) -> User:
-    """Return the user for a text such as `root`, `1000`, or `app:staff`. Raises NoSuchUser.
+    """Return the user for a text such as `root`, `1000`, or `app:staff`. Raises TrialError.
 
     `layers` are directories with the container's files, the topmost first.
     """
@@ -32,16 +30,22 @@ def find_user(layers: Sequence[Path], text: str) -> User:
     known = _rows(layers, "passwd", 7)
     row = next((row for row in known if name in (row[0], row[2])), None)
     if row is None and not name.isdigit():
-        raise NoSuchUser(f"unable to find user {name}: the image has no user {name!r}")
+        raise _unknown("user", name)
     uid, gid, home = (int(row[2]), int(row[3]), row[5]) if row else (int(name), 0, "/")
     groups = _rows(layers, "group", 4)
     if group:
         found = next((int(each[2]) for each in groups if group in (each[0], each[2])), None)
         if found is None and not group.isdigit():
-            raise NoSuchUser(f"unable to find group {group}: the image has no group {group!r}")
+            raise _unknown("group", group)
         return User(uid, found if found is not None else int(group), (), home)
     more = (int(each[2]) for each in groups if row and row[0] in each[3].split(","))
     return User(uid, gid, tuple(more), home)
+
+
+def _unknown(kind: str, name: str) -> TrialError:
+    return TrialError(
+        "task_invalid", f"unable to find {kind} {name}: the image has no {kind} {name!r}", stage=Stage.SANDBOX
+    )
 
 
 def _rows(layers: Sequence[Path], name: str, length: int) -> list[list[str]]:

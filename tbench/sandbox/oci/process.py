@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from tbench.errors import TrialError
-from tbench.results import Stage
 from tbench.sandbox.backend import TtyStream
 from tbench.sandbox.commands import EXEC_SEC, Commands
 from tbench.sandbox.container_proxy import Masks
-from tbench.sandbox.oci.accounts import NoSuchUser, find_user
+from tbench.sandbox.oci.accounts import find_user
 from tbench.sandbox.oci.spec import process_spec
 from tbench.sandbox.oci.store import State, Store
 from tbench.sandbox.recipe import SandboxRecipe
@@ -160,10 +159,7 @@ class OciCommands(Commands):
         """Write the description of a command to a file. Raises TrialError(sandbox_lost, task_invalid)."""
         if not self._state.is_running:
             raise TrialError("sandbox_lost", "the container is gone or ended")
-        try:
-            who = find_user(self._layers, user or self._recipe.image.user)
-        except NoSuchUser as error:
-            raise TrialError("task_invalid", str(error), stage=Stage.SANDBOX) from None
+        who = find_user(self._layers, user or self._recipe.image.user)
         spec = self._directory / f"exec-{uuid.uuid4().hex}.json"
         described = process_spec(self._recipe, argv, who, workdir, {**self._variables, **environment})
         try:

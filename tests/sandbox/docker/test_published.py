@@ -220,9 +220,15 @@ async def test_the_images_of_several_are_got_together_and_one_that_cannot_be_had
     assert [name.text for name in await images.to_pull([good, bad])] == [bad.settings.docker_image]
 
 
-@pytest.mark.parametrize("how", [{"pull": "never"}, {"build": True}])
-async def test_nothing_is_to_be_pulled_where_nothing_is(engine: Engine, only: Named, how: dict[str, Any]) -> None:
-    assert await Images(engine, **how).to_pull([only("lab/nothing:1")]) == []
+async def test_nothing_is_to_be_pulled_if_no_image_may_be(engine: Engine, only: Named) -> None:
+    assert await Images(engine, pull="never").to_pull([only("lab/nothing:1")]) == []
+
+
+async def test_of_images_that_are_built_only_those_without_a_dockerfile_are_pulled(
+    engine: Engine, only: Named, buildable: Named
+) -> None:
+    environments = [only("lab/nothing:1"), buildable("lab/nothing:2")]
+    assert [name.text for name in await Images(engine, build=True).to_pull(environments)] == ["lab/nothing:1"]
 
 
 class TestDropping:

@@ -91,6 +91,12 @@ async def test_other_users_have_no_capabilities_at_once(start: Start) -> None:
     assert failed.value.type == "task_invalid"
 
 
+async def test_an_image_whose_user_does_not_exist_is_the_tasks_error(start: Start) -> None:
+    with pytest.raises(TrialError, match="no user 'nobody-here'") as failed:
+        await start(dockerfile="FROM debian:bookworm-slim\nUSER nobody-here\nWORKDIR /app\n")
+    assert failed.value.type == "task_invalid"
+
+
 async def test_limits_hold_and_memory_that_ran_out_is_noticed(start: Start, backend: OciBackend) -> None:
     if set(backend.describe()["limits"].values()) != {"in force"}:
         pytest.skip("cgroups cannot be written here")
