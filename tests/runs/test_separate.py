@@ -166,6 +166,17 @@ async def test_without_services_an_entry_that_names_one_fails(tmp_path: Path, ma
     assert result.integrity.remarks == ("service: there is no service 'api': this sandbox is one container",)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+async def test_memory_that_ran_out_in_any_of_the_verifiers_sandboxes_is_recorded(
+    tmp_path: Path, make_task: MakeTask, number: int
+) -> None:
+    sandboxes = [FakeSandbox(), FakeSandbox(logs={}), FakeSandbox(logs={})]
+    sandboxes[number].ran_out_of_memory = True
+    result = await run(tmp_path, Task.read(make_task(toml=SEPARATE)), FakeBackend(in_turn(*sandboxes)))
+    assert result.error is not None and result.error.type == "verifier_no_reward"
+    assert result.out_of_memory and all(each.removed for each in sandboxes)
+
+
 async def test_without_anything_to_verify_in_the_agent_does_not_go_on(tmp_path: Path, make_task: MakeTask) -> None:
     agent = Agent()
 

@@ -183,7 +183,7 @@ class SeparateVerifier:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed a process of the first sandbox because memory ran out."""
+        """Whether the kernel killed a process of one of the sandboxes because memory ran out."""
         return self._ran_out_of_memory or (self._sandbox is not None and self._sandbox.ran_out_of_memory)
 
     async def verify(self, handover: HandedOver, oracle: OracleSystem = NO_ORACLE) -> Verdict:
@@ -265,7 +265,10 @@ class SeparateVerifier:
         self._ran_out_of_memory = self.ran_out_of_memory
         await self.remove()
         async with removed_afterwards(await self._start()) as new_sandbox:
-            return await self._grade(new_sandbox, handover, without, task)
+            try:
+                return await self._grade(new_sandbox, handover, without, task)
+            finally:
+                self._ran_out_of_memory |= new_sandbox.ran_out_of_memory
 
     async def remove(self) -> None:
         """Remove the sandbox, if it was started. Never raises."""
