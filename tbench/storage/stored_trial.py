@@ -24,7 +24,7 @@ from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps
 from tbench.storage.record_directory import first_problem
 from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts, is_run
 from tbench.storage.trial_notes import TrialNote, of_same_trials
-from tbench.text import plain
+from tbench.text import counted, plain
 
 NAMED = re.compile(
     r"(?P<run>.+?)/(?:trials/)?(?P<task>[^/]+)(?:/(?:seed-)?(?P<seed>\d+)(?:/attempt-(?P<attempt>\d+))?)?/?"
@@ -101,7 +101,9 @@ def find_trial(name: str) -> StoredTrial:
         raise RunUnreadable(f"{run}: has no trial {task}/{seed}{_suggestion(f'{run}/{task}/{seed}', known)}")
     attempt = int(found["attempt"]) if found["attempt"] else max(directories)
     if attempt not in directories:
-        raise RunUnreadable(f"{run}/{task}/{seed}: has {len(directories)} attempts, but no attempt {attempt}")
+        raise RunUnreadable(
+            f"{run}/{task}/{seed}: has {counted(len(directories), 'attempt')}, but no attempt {attempt}"
+        )
     return StoredTrial(run, task, seed, attempt, directories[attempt])
 
 

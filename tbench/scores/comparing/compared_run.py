@@ -8,6 +8,7 @@ from typing import Literal
 
 from tbench.errors import UsageError
 from tbench.scores.statistics import RewardTable, Row
+from tbench.text import counted
 
 PairedBy = Literal["seed", "position"]
 
@@ -85,7 +86,7 @@ def _is_changed(task: str, first: ComparedRun, second: ComparedRun) -> bool:
 
 
 def _no_common_task(first: ComparedRun, second: ComparedRun, changed: int) -> str:
-    why = f"; the content of {changed} tasks has changed" if changed else ""
+    why = f"; the content of {counted(changed, 'task')} has changed" if changed else ""
     return f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
 
 

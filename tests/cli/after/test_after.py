@@ -86,7 +86,7 @@ def test_a_trial_is_found_by_its_name_or_its_directory_and_others_are_proposed(t
     assert f"did you mean {trial}?" in tbench("show", f"{tmp_path}/run/tsk/0").stderr
     assert f"did you mean {tmp_path}/run?" in tbench("show", f"{tmp_path}/rum/task/0").stderr
     assert "write RUN/TASK/SEED" in tbench("show", "task").stderr
-    assert "has 1 attempts, but no attempt 4" in tbench("show", f"{trial}/attempt-4").stderr
+    assert "has 1 attempt, but no attempt 4" in tbench("show", f"{trial}/attempt-4").stderr
 
 
 def test_a_trial_that_was_cut_in_mid_line_is_shown_up_to_there(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_without_a_common_seed_seeds_are_paired_by_position() -> None:
 
 @pytest.mark.parametrize(
     ("hashes", "words"),
-    [({}, "a and b have no task in common"), ({"x": "2"}, "in common; the content of 1 tasks has changed")],
+    [({}, "a and b have no task in common"), ({"x": "2"}, "in common; the content of 1 task has changed")],
 )
 def test_runs_without_a_common_task_cannot_be_compared(hashes: dict[str, str], words: str) -> None:
     other = "x" if hashes else "z"
