@@ -39,7 +39,7 @@ class SamplingSettings(Frozen):
     """Fields to add to each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM
     silently ignores names that it does not know."""
     rename_fields: dict[str, str | None] = Field(default={})
-    """Send request fields under other names; null leaves one out. For servers that refuse the usual ones, for example
+    """Send request fields under other names; null leaves a field out. Example for servers that refuse the usual names:
     {"max_tokens": "max_completion_tokens", "top_p": null}."""
     omit_seed: bool = False
     """Send no seeds. Then no trial can be reproduced."""

@@ -69,7 +69,7 @@ COMMANDS = {
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step after which a trial was likely to fail; it is forked at several steps.",
+        "Find the step after which a trial was likely to fail: fork it at several steps.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",

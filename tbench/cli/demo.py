@@ -89,7 +89,7 @@ def _why_missing(agent: str) -> str:
     help="Reply with thinking; later prompts keep it or, as some templates do, drop it.",
 )
 @click.option("--tokens-per-sec", type=Number(min=0, min_open=True), help="The pace of replies.  [default: at once]")
-@click.option("--busy", type=Integer(min=0), default=0, help="Processes per CPU that keep this machine busy meanwhile.")
+@click.option("--busy", type=Integer(min=0), default=0, help="Processes per CPU to keep this machine busy with.")
 def demo_endpoint(
     host: str,
     port: int,

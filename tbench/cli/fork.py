@@ -43,9 +43,9 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
     required=True,
     help="The first step for which the model is asked again; earlier ones are replayed.",
 )
-@click.option("--k", "samples", type=Integer(min=1), default=1, help="Number of samples that continue from there.")
+@click.option("--k", "samples", type=Integer(min=1), default=1, help="Number of forks that continue from this step.")
 @click.option("--shell", "by_hand", is_flag=True, help="Continue yourself, at the trial's terminal; needs no endpoint.")
-@click.option("--debug", "debugs", is_flag=True, help="Decide on each reply of the model from there on.")
+@click.option("--debug", "debugs", is_flag=True, help="Debug the fork: decide on each new reply of the model.")
 @json_option
 def fork(
     trial: str, given: GivenSettings[RunConfig], at_step: int, samples: int, by_hand: bool, debugs: bool, as_json: bool
@@ -151,11 +151,11 @@ _BAR = 30
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
 @argument("trial", "TRIAL", "A failed trial, as RUN/TASK/SEED.", type=NAME_TYPE)
 @click.option(
-    "--k", "samples", type=Integer(min=1), default=5, help="Number of samples that continue from each tried step."
+    "--k", "samples", type=Integer(min=1), default=5, help="Number of forks that continue from each tried step."
 )
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
-    """Find the step after which a trial was likely to fail; it is forked at several steps."""
+    """Find the step after which a trial was likely to fail: fork it at several steps."""
 
     from tbench.api.forking import blame as blame_trial
     from tbench.cli.interruption import run_interruptibly

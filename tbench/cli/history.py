@@ -35,7 +35,9 @@ _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measu
 @click.option("--model", "-m", metavar="NAME", help="Only runs of this model.")
 @click.option("--dataset", "-d", metavar="NAME", help="Only runs of this dataset, NAME or NAME@VERSION.")
 @click.option("--limit", "-n", metavar="N", type=Integer(min=1), help="Only the newest N runs.")
-@click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in RUNS_DIR.")
+@click.option(
+    "--index", metavar="FILE", type=PATH_TYPE, help="Index of runs; default: RUNS_DIR/.tbench-history.sqlite."
+)
 @click.option(
     "--rebuild", is_flag=True, help="Rebuild the index: read every run again, and forget runs in other folders."
 )

@@ -278,7 +278,7 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
     is_flag=True,
     help="Also remove shared and kept objects, built images, and objects that other machines' runs may be using.",
 )
-@click.option("--kept", is_flag=True, help="Also remove kept containers and snapshots.")
+@click.option("--kept", is_flag=True, help="Also remove kept and interrupted trials' containers, and snapshots.")
 @click.option("--run", help="Only remove objects of the run with this name.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @engines_option

@@ -32,11 +32,11 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
-@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model; --scenario is the seventh's change.")
+@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model that changes in the seventh night.")
 @click.option(
     "--scenario",
     type=OneOf("model", "context", "request-timeout", "thinking", "load", "image", "nothing"),
-    help="The change in --demo: the model gets worse, half the context, a short request timeout, a template that "
+    help="What changes in --demo: the model gets worse, half the context, a short request timeout, a template that "
     "drops thinking, a busy machine, images built again, or nothing.  [default: model]",
 )
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")

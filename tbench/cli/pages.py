@@ -23,7 +23,7 @@ from tbench.config.settings import RunConfig
 
 
 @click.command(cls=TbenchCommand)
-@argument("run", "RUN", "A run directory.")
+@argument("run", "RUN", "A run directory, or a .jsonl file of results.")
 @click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
     """Write a self-contained HTML report of a run; print its path."""
@@ -48,7 +48,7 @@ def report(run: Path, output: Path | None) -> None:
 @click.option(
     "--output", "-o", type=PATH_TYPE, default=Path("site"), show_default=True, help="The folder for the pages."
 )
-@click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in DIR.")
+@click.option("--index", metavar="FILE", type=PATH_TYPE, help="Index of runs; default: DIR/.tbench-history.sqlite.")
 def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
     """Write pages about all runs into one folder: open it from disk, or serve it with any web server."""
     from tbench.nightly.pages import write_pages
@@ -126,7 +126,7 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
-@argument("run", "RUN", "A run directory, or one with a results.jsonl.")
+@argument("run", "RUN", "A run directory, or a .jsonl file of results.")
 @click.option(
     "--std",
     type=OneOf("sample", "population"),

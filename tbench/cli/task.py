@@ -33,12 +33,12 @@ COMMANDS = {
     "solve": LazyCommand(
         "tbench.cli.task",
         "solve",
-        "Run a task's solution, showing its output, then the verifier; exit with 2 if it does not pass.",
+        "Run a task's solution, showing its output, then the verifier; exit with 2 if the reward is below 1.",
     ),
     "verify": LazyCommand(
         "tbench.cli.task",
         "verify",
-        "Run the verifier in a copy of the container of an open `tbench task shell`; exit with 2 if it does not pass.",
+        "Run the verifier in a copy of an open `tbench task shell`'s container; exit with 2 if the reward is below 1.",
     ),
     "new": LazyCommand("tbench.cli.task", "new", "Create a small working task to start from."),
     "convert": LazyCommand("tbench.cli.task", "convert", "Convert tasks of Terminal-Bench 1 to the current format."),
@@ -140,7 +140,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = engines_option(command)
     about = "Let the task read this variable of the environment; repeatable."
     command = click.option("--allow-env", metavar="VAR", multiple=True, help=about)(command)
-    about = "The sandbox's proxy, if it has a network."
+    about = "Proxy of the sandbox, if the task has a network."
     command = click.option("--container-proxy", metavar="inherit|none|URL", help=about)(command)
     about = "A task directory, or a bundled task's name."
     return argument("name", "TASK", about, type=NAME_TYPE)(command)
@@ -161,7 +161,7 @@ def task_shell(name: str, **given: Any) -> None:
 @click.command("solve", cls=TbenchCommand)
 @_sandbox_options
 def solve(name: str, **given: Any) -> None:
-    """Run a task's solution, showing its output, then the verifier; exit with 2 if it does not pass."""
+    """Run a task's solution, showing its output, then the verifier; exit with 2 if the reward is below 1."""
     from tbench.cli.interactive import run_solution
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import connect_backend
@@ -174,7 +174,7 @@ def solve(name: str, **given: Any) -> None:
 @click.command("verify", cls=TbenchCommand)
 @_sandbox_options
 def verify(name: str, **given: Any) -> None:
-    """Run the verifier in a copy of the container of an open `tbench task shell`; exit with 2 if it does not pass."""
+    """Run the verifier in a copy of an open `tbench task shell`'s container; exit with 2 if the reward is below 1."""
     from tbench.cli.interactive import verify_open_shell
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import Engines, connect_backend, store_of
@@ -216,7 +216,7 @@ def verify(name: str, **given: Any) -> None:
 )
 @engines_option
 @click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
-@click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, if it has a network.")
+@click.option("--container-proxy", metavar="inherit|none|URL", help="Proxy of the sandbox, if the task has a network.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, **given: Any) -> None:
     """Open a shell in a task's sandbox: the verifier runs when you leave it."""

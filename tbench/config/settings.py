@@ -259,7 +259,7 @@ class AgentConfig(Frozen):
         AfterValidator(_known_preset),
         Option(daily=True, measured=False, metavar="NAME", choices=lambda: PRESETS),
     ] = None
-    """Apply the settings of another harness. Your own settings override the preset."""
+    """Apply the settings of another harness. Your own settings override the preset's."""
     protocol: Annotated[str, Option(daily=True, metavar="NAME", choices=protocols)] = "keystrokes-json"
     """The format of replies."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
@@ -269,7 +269,7 @@ class AgentConfig(Frozen):
     settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
     """Wait the requested time, or until the shell is ready. Harnesses with fixed sleeps are strict."""
     shell_state: ShellMode | None = None
-    """In bash protocols, one shell, or a new one per command. The default is `persistent`."""
+    """In bash protocols, one shell for all commands, or one for each. The default is `persistent`."""
     neutralise_special_tokens: bool = False
     """Break control tokens in the model's input with a space."""
     approve: Annotated[
@@ -330,7 +330,7 @@ class SandboxConfig(Frozen):
     """Remove a task's image after its last trial. Images that this run did not pull or build, or that something else
     uses, stay."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
-    """Keep containers running: none, of failed trials, or all. A trial without a verdict counts as failed."""
+    """Keep containers of no trial, of failed trials, or of all. A trial without a verdict counts as failed."""
     snapshot: Annotated[bool, _NOT_MEASURED] = False
     """Save the files of every trial as an image before the verifier runs."""
     network: NetworkChoice = "task"
@@ -346,7 +346,7 @@ class SandboxConfig(Frozen):
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Let tasks read this variable of tbench's environment; repeatable. All others are unset for tasks."""
     ignore_keys: Annotated[tuple[str, ...], Option(metavar="GLOB")] = ()
-    """Run tasks with unknown task.toml keys that match this; repeatable."""
+    """Ignore unknown task.toml keys that match this; repeatable. Otherwise, their tasks are refused."""
     trust: bool = False
     """Let compose files access the engine's machine. This includes paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (

@@ -36,7 +36,7 @@ _WORDS_SHOWN = 100
     "forks",
     metavar="N",
     type=Integer(min=1),
-    help="Test the causes: remove each one, and repeat failed trials from its step, in at most N "
+    help="Test the causes: remove each one, and repeat failed trials from the step where it struck, in at most N "
     "containers. The cost is printed first.",
 )
 @click.option("--base-url", metavar="URL", help="With --confirm, the endpoint to ask.  [default: the runs' own]")

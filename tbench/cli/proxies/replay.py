@@ -61,8 +61,8 @@ _SHOWN = 10
     default="passed",
     help="Which trials of a run, by the verdict in their result.json.",
 )
-@click.option("--include-invalid-refs", is_flag=True, help="Keep references without a JSON object.")
-@click.option("--include-empty-command-refs", is_flag=True, help="Keep references without a command.")
+@click.option("--include-invalid-refs", is_flag=True, help="Also make steps of replies without a JSON object.")
+@click.option("--include-empty-command-refs", is_flag=True, help="Also make steps of replies without a command.")
 @click.option(
     "--dev",
     metavar="N",
@@ -121,7 +121,7 @@ def _print(built: BuildReport) -> None:
 # `tbench replay score`
 
 dataset_option = click.option(
-    "--dataset", metavar="RECORDS.jsonl", type=PATH_TYPE, help="The dataset; default: the one named in the manifest."
+    "--dataset", metavar="RECORDS.jsonl", type=PATH_TYPE, help="The dataset; default: the one named in replay.json."
 )
 metric_revision_option = click.option(
     "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; default: v2."

@@ -27,7 +27,7 @@ class ExtractAgentConfig(Frozen):
     protocol: Annotated[str, Option(metavar="NAME", choices=protocols)] = "thinking-bash"
     """The format of replies."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
-    """A file whose blocks replace the protocol's prompts; the default of thinking-bash is the bare request."""
+    """A file whose blocks replace the protocol's prompts; by default, thinking-bash only sends the request itself."""
 
 
 class ScoreConfig(Frozen):

@@ -25,7 +25,7 @@ class DatasetConfig(Frozen):
     """Steps to replay"""
 
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
-    """A JSONL file of recorded steps, in the corrected or the legacy form."""
+    """A JSONL file of recorded steps, with `messages`, or in the legacy form with `prompt`."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
     """Use only the first N steps."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
