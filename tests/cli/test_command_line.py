@@ -17,7 +17,7 @@ from harness.model import Rendering
 from harness.protocols import PROTOCOLS
 from tbench.agents.recipe import is_recipe
 from tbench.cli import SETTINGS, app
-from tbench.cli.parsing.commands import LazyGroup
+from tbench.cli.parsing.commands import Argument, LazyGroup
 from tbench.cli.parsing.configured import MAX_SHOWN, SHOWS_ALL
 from tbench.cli.parsing.usage_errors import error_line
 from tbench.cli.run import CommandWithRetryErrors, resume, run
@@ -53,6 +53,15 @@ def test_the_list_of_commands_has_the_first_sentence_of_a_command_s_own_help(gro
     assert command is not None and command.help is not None and command.name == word
     sentence = re.match(r".+?\.(?=\s|\Z)", command.help, re.DOTALL)
     assert sentence and " ".join(sentence[0].split()) == group.table[word].help
+
+
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_the_help_of_a_command_explains_each_of_its_arguments(group: LazyGroup, word: str) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None
+    context = click.Context(command, info_name=word, **SETTINGS)
+    said, parameters = " ".join(command.get_help(context).split()), command.get_params(context)
+    assert [each.name for each in parameters if isinstance(each, Argument) and each.about not in said] == []
 
 
 def test_help_loads_no_command_and_nothing_heavy() -> None:

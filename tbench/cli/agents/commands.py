@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, argument
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE
 from tbench.cli.printing import print_json, print_line
 from tbench.text import size_text
@@ -35,7 +35,7 @@ def agent() -> None:
     """List, pull and show packaged agents."""
 
 
-@click.command("list")
+@click.command("list", cls=TbenchCommand)
 @json_option
 def list_agents(as_json: bool) -> None:
     """List the known agents and their versions."""
@@ -56,7 +56,7 @@ def list_agents(as_json: bool) -> None:
         print_line(f"{row['name']:16} {row['version']:10} {row['dialect']:10} {pulled:7} {row['about']}".rstrip())
 
 
-@click.command()
+@click.command(cls=TbenchCommand)
 @_name
 @_version
 def pull(name: str, agent_version: str | None) -> None:
@@ -84,7 +84,7 @@ def fetch(recipe: Recipe) -> Manifest:
         engine.close()
 
 
-@click.command()
+@click.command(cls=TbenchCommand)
 @_name
 @_version
 @json_option
