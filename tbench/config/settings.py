@@ -277,7 +277,7 @@ class AgentConfig(Frozen):
     ] = None
     """Run only commands that a person or a rule approves. The value is ask, allowlist=FILE, or ask,allowlist=FILE. With
     `ask`, replies wait for tbench approve. Each line of FILE is a regular expression for allowed commands and typed
-    lines. Everything else is refused or, with both, waits for approval."""
+    lines. Everything else is refused or, with ask,allowlist=FILE, waits for approval."""
 
     @property
     def asks_before_acting(self) -> bool:
@@ -309,7 +309,7 @@ class SandboxConfig(Frozen):
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
     """Address of a container engine, or 'oci:' for none; repeatable. With 'oci:' tbench starts containers by itself.
     The default is DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with
-    the most free CPUs and memory; if a machine is lost, its trials continue on another one."""
+    the largest free share of CPUs and memory; if a machine is lost, its trials continue on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
     """Address of a Ray cluster, or auto, or local. `auto` is the cluster on this machine, `local` a new one on this
     machine only. Every node with the resource `engine` runs trials."""
@@ -340,7 +340,7 @@ class SandboxConfig(Frozen):
     pin_cpus: bool = False
     """Pin each trial to its own CPUs. `nproc` then prints the task's number of CPUs, not the machine's."""
     require_limits: Annotated[bool, Option(measured=False)] = False
-    """Refuse engines that do not enforce resource limits. Limited are memory, swap, CPUs and processes."""
+    """Refuse engines that do not enforce resource limits. The limits are on memory, swap, CPUs and processes."""
     no_new_privileges: Annotated[bool, Option(("--no-new-privileges/--new-privileges",))] = False
     """Disable sudo, su and other setuid programs in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
@@ -452,15 +452,15 @@ class ScheduleConfig(Frozen):
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
         Option(("--concurrency", "-n"), daily=True, metavar="INT|auto", without_model=("INT", "Concurrent trials.")),
     ] = Field(default=4)
-    """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`; without them
-    it is 16."""
+    """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`; without
+    metrics, it means 16."""
     order: Literal["seeds", "longest"] = "seeds"
-    """Start trials seed by seed, or the longest first. Durations come from `--durations`, from neighbouring runs of any
-    model, from the oracle, or else from the time limits. `longest` finishes sooner, but an interrupted run may have no
-    complete seed."""
+    """Start trials seed by seed, or the longest first. Durations come from `--durations`, from runs of any
+    model in the same folder, from the oracle, or else from the time limits. `longest` finishes sooner, but an
+    interrupted run may have no complete seed."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
-    """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. They take about equally long,
-    judging by the tasks' time limits or by `--durations`."""
+    """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. By the tasks' time limits or
+    by `--durations`, all shards take about equally long."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
     """A run from which to take the durations of trials; repeatable. They are used by --order longest and --shard."""
     calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "missing"
@@ -479,12 +479,12 @@ class ScheduleConfig(Frozen):
     """CPUs that trials can reserve, as a multiple of the machine's. Above 1, load can affect timed tests and timeouts,
     which is acceptable if trials mostly wait for the model. Memory is never overcommitted."""
     max_load: float | None = Field(default=None, ge=0.1)
-    """Start no further trial while the load per CPU is above this. It is the average over one minute."""
+    """Start no further trial while the load per CPU is above this. The load is the average over one minute."""
 
     go_on: GoOn = "exact"
     """How to continue an interrupted trial whose container is gone. `exact` and `replay` replay its replies in a new
-    one; if the terminal then shows something else, `exact` starts again, and `replay` continues anyway. `anew` always
-    starts again."""
+    container; if the terminal then shows something else, `exact` starts again, and `replay` continues anyway. `anew`
+    always starts again."""
     stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
     """Stop after a time such as 8h; `tbench resume` continues the run."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
@@ -538,7 +538,8 @@ class CostConfig(Frozen):
     prompt_price: float | None = _PRICE
     """Price of a million prompt tokens. `tbench summary` then shows the cost of the run and of a solved trial."""
     cached_price: float | None = _PRICE
-    """Price of a million prompt tokens from the server's cache. Without it, they cost as much as others."""
+    """Price of a million prompt tokens from the server's cache. Without it, they cost as much as other prompt
+    tokens."""
     completion_price: float | None = _PRICE
     """Price of a million completion tokens."""
     hour_price: float | None = _PRICE
