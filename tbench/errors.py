@@ -123,7 +123,12 @@ KINDS: dict[str, Kind] = {
         Stage.AGENT, Blame.INFRA, False, "something between tbench and the endpoint rejects requests of this size"
     ),
     "never_answered": Kind(Stage.AGENT, Blame.ENDPOINT, False, "the agent ended without a single reply from the model"),
-    "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
+    "agent_crashed": Kind(
+        Stage.AGENT,
+        Blame.USER,
+        False,
+        "your own agent raised an exception or returned no outcome, or a packaged agent failed",
+    ),
     "aborted": Kind(Stage.AGENT, Blame.USER, False, "a person ended the trial"),
     REWOUND: Kind(Stage.AGENT, Blame.USER, True, "a person rewound the trial; the next attempt goes on from there"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
