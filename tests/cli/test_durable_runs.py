@@ -66,11 +66,12 @@ class LiveRun:
             process.stdout.close()
 
     @property
-    def containers(self) -> list[str]:
-        """Containers of trials, without those that only read an image for comparison."""
+    def containers(self) -> dict[str, str]:
+        """Trials by their containers, without containers that only read an image for comparison."""
         labelled = {"label": f"{LABEL_RUN}={self.directory.name}"}
         found = self._engine.api.containers(all=True, filters=labelled)
-        return [container["Id"] for container in found if container["Labels"].get(LABEL_TRIAL)]
+        trials = {container["Id"]: container["Labels"].get(LABEL_TRIAL) for container in found}
+        return {container: trial for container, trial in trials.items() if trial}
 
     @property
     def results(self) -> list[TrialResult]:
@@ -111,12 +112,12 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
         make_task(name)
     source = slow_task(make_task, "gamma", 60).parent
     process = live.start("run", str(source), "--agent", "oracle", "-n", "3", *OVER, "-o", str(live.directory))
-    eventually(lambda: len(live.finals) == 2 and len(live.containers) == 1, "two verdicts")
+    eventually(lambda: len(live.finals) == 2 and len({*live.containers.values()}) == 1, "two verdicts")
     orphans = set(live.containers)
     # From here on, the next run to start may take them over, even one of another test worker.
     process.kill()
     process.wait()
-    assert (len(orphans), live.status) == (1, "running")
+    assert orphans and live.status == "running"
     with (live.directory / "results.jsonl").open("a") as file:
         file.write('{"schema_version": 2, "tor')
     make_task("gamma")  # otherwise it would sleep again; a changed task would be refused
@@ -129,7 +130,7 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
     assert (code, "this run is still going on" in said) == (2, True)
     resumed.send_signal(signal.SIGTERM)
     resumed.communicate(timeout=BOUND_SEC)
-    assert (resumed.returncode, live.status, live.containers) == (exit_codes.STOPPED, "interrupted", [])
+    assert (resumed.returncode, live.status, live.containers) == (exit_codes.STOPPED, "interrupted", {})
     assert {task for task, _ in live.finals} == {"alpha", "beta"}
 
 
@@ -277,7 +278,7 @@ def test_a_run_killed_at_twenty_moments_loses_nothing_and_measures_nothing_twice
     code, output = live.finish(*command)
     assert code == 0, output
     assert (len(live.finals), {result.reward for result in live.finals.values()}) == (planned, {1.0})
-    assert live.containers == []
+    assert live.containers == {}
     for line in (live.directory / "journal.jsonl").read_text().splitlines():
         json.loads(line)
     for result in live.results:
