@@ -87,7 +87,7 @@ def split_channels(parsed: ParsedMessage) -> ParsedMessage:
 
 
 def _separate_thinking(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield all thinking next to the content, with the field in which it is sent back."""
+    """Yield the thinking in fields other than the content, each with the field in which it is sent back."""
     for name in _ACCEPTED_BACK:
         if isinstance(text := message.get(name), str) and text:
             yield name, text
@@ -160,7 +160,7 @@ def _is_object(text: str) -> bool:
 #
 # Servers use their own terms (`stop`, `STOP`, `FinishReason.MAX_TOKENS`, `maxPredictedTokensReached`), and gateways add
 # the server's reason to their own. So a reason is classified by its words, not its spelling: it is understood if all of
-# its words are known here, and a reply with any other reason is requested again.
+# its words are known here and agree, and a reply with any other reason is requested again.
 
 Ending = Literal["whole", "cut", "failed"]
 """`failed` includes unknown reasons: half a command must not be run."""

@@ -240,7 +240,7 @@ MAX_RESAMPLED = 500
 
 
 def page_summary(run: StoredRun) -> Summary:
-    """Return the summary of a run; for very many tasks without intervals, which would take minutes."""
+    """Return the summary of a run, without intervals if there are so many tasks that they would take minutes."""
     return make_summary(run, intervals=len(run.planned_tasks) <= MAX_RESAMPLED)
 
 

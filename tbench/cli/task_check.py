@@ -157,7 +157,10 @@ def list_tasks(given: GivenSettings[RunConfig]) -> None:
     help="Trials of each agent on each task; default: 3.",
 )
 @click.option(
-    "--without-network", "offline", is_flag=True, help="Also test whether passing oracles pass without network access."
+    "--without-network",
+    "offline",
+    is_flag=True,
+    help="If the oracle solves a task, also run it without network access.",
 )
 @click.option("--again", is_flag=True, help="Measure again even if these tasks and images have been measured.")
 @click.option("--page", metavar="FILE", type=PATH_TYPE, help="Also write the table as an HTML page.")

@@ -410,7 +410,7 @@ class OverridesConfig(Frozen):
     )
     """Memory of every trial in MB, in place of the tasks' values."""
     resume_trajectory: bool = False
-    """Continue one conversation over all steps of a task."""
+    """Continue one conversation over all parts of a task."""
 
     @property
     def timeout_factors(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Settings whose values need parsing: capabilities, proxies, error types to retry, shards."""
+"""Settings whose values need parsing: capabilities, proxies, error types to retry, shards, durations, times of day."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _EXPECTED = "must be inherit, none, or a URL such as http://user:password@host:3
 
 
 def validate_proxy_choice(text: str) -> str:
-    """Return `text` if it is a valid proxy, given or stored. Raises ValueError, which does not quote it."""
+    """Return `text` if it is inherit, none or a proxy's URL (also a stored one). Raises ValueError without `text`."""
     if text in (INHERIT, NONE):
         return text
     try:
@@ -65,7 +65,7 @@ def validate_proxy_choice(text: str) -> str:
 
 
 def proxy_text(url: str) -> str:
-    """Return a proxy URL with its user and password, everything before the last @, hidden."""
+    """Return a proxy URL in which user and password (everything before the last @) are hidden."""
     scheme, separator, rest = url.rpartition("://")
     user, at, host = rest.rpartition("@")
     return f"{scheme}{separator}{HIDDEN}@{host}" if at and user else url
@@ -90,7 +90,7 @@ class RetryChoice:
     never: frozenset[str] = frozenset()
 
     def wants(self, error: ErrorInfo) -> bool:
-        """Whether an error is followed by another attempt, which a rewound trial always gets."""
+        """Whether to retry after this error; a rewound trial always goes on."""
         if not error.retryable or error.type == REWOUND:
             return error.retryable
         return error.type not in self.never and (not self.only or error.type in self.only)

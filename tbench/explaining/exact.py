@@ -1,4 +1,4 @@
-"""Tests of two groups of trials within tasks, and the choice of findings among many tests.
+"""Tests that compare two groups of trials task by task, and the adjustment of p values for many tests.
 
 Within a task, the trials of both groups are exchangeable if nothing has changed. Tasks differ, so only trials of the
 same task are compared.
@@ -15,7 +15,7 @@ from typing import Literal
 
 Way = Literal["exact", "normal"]
 _MAX_SUMS = 4000
-"""Number of values of the sum over all tasks up to which its distribution is computed exactly."""
+"""Largest possible sum over all tasks for which the distribution of the sum is computed exactly."""
 _MAX_TRIALS = 120
 """Trials of a task up to which the distribution of a sum of partial rewards is computed exactly."""
 _LEVELS = 20
@@ -156,10 +156,10 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def adjusted(tests: Sequence[TwoSample], level: float) -> list[float]:
-    """Return the p values adjusted for all tests (Holm 1979), without those that can never be below the level.
+    """Return the p values adjusted for many tests (Holm 1979); tests that cannot reach `level` do not count.
 
-    Tests whose lowest possible p is above `level` / K are left out of the count of tests, for the smallest K for which
-    at most K others remain (Tarone 1990); they get 1. The chance that any true hypothesis gets a value of at most
+    A test does not count, and gets 1, if its lowest possible p is above `level` / K, for the smallest K for which at
+    most K tests remain (Tarone 1990). The chance that any test without a real difference gets a value of at most
     `level` is at most `level`.
     """
     count = next(

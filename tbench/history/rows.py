@@ -26,7 +26,7 @@ class RunRow:
     """Name of the dataset, or of the folder of the tasks."""
     dataset_version: str | None
     fingerprint: str
-    """Hash of the settings. Runs with the same hash are a series: only their models may differ."""
+    """Hash of the settings. Runs with the same hash have the same settings; their models may differ."""
     plan: str
     """Hash of the planned tasks and their content."""
     begun_at: str | None
@@ -140,7 +140,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """The best and the last run of a model in one series."""
+    """The best and the last run of a model with the same settings."""
 
     model: str | None
     fingerprint: str
@@ -174,7 +174,7 @@ class ProxyRow:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Result of an update of the index, as numbers of directories of runs and proxies."""
+    """What an update of the index did, as numbers of directories; each is a run's or a proxy's."""
 
     added: int = 0
     changed: int = 0
@@ -205,7 +205,7 @@ _DAY = timedelta(days=1)
 
 
 def run_remarks(rows: Sequence[RunRow], tasks_of: Callable[[RunRow], Tasks]) -> tuple[str, ...]:
-    """Return a line for each gap and each change of tasks between consecutive runs of a series; oldest first."""
+    """Return a line for each gap or change of tasks between consecutive runs with the same settings, oldest first."""
     series: dict[str, list[RunRow]] = {}
     for row in sorted((row for row in rows if row.begun_at is not None), key=lambda row: row.begun_at or ""):
         series.setdefault(row.fingerprint, []).append(row)

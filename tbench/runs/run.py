@@ -341,7 +341,7 @@ class Run:
             sandbox=self._plan.config.sandbox,
             control=controlled,
             keep_cut_sec=duration_sec(self._plan.config.schedule.keep_cut),
-            counts_differing=self._plan.config.schedule.count_differing,
+            count_differing=self._plan.config.schedule.count_differing,
             found=found,
         )
 

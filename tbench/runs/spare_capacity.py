@@ -1,4 +1,4 @@
-"""Runs trials in capacity that a run cannot use, such as the calibration of its tasks."""
+"""Runs extra trials, such as those that calibrate a run's tasks, in capacity that the run itself cannot use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 class SpareCapacity:
     """Capacity that no trial of a run can use, so that its use delays none of them.
 
-    On one machine, its use leaves room for the largest remaining trials, as many as run at once. On several machines,
+    On one machine, its use leaves room for as many of the largest remaining trials as run at once. On several machines,
     where a trial may run anywhere, there is spare capacity once all trials have begun; then at most a retry has to
     wait.
     """
@@ -59,7 +59,7 @@ class SpareCapacity:
         return frozenset(self._trials)
 
     async def image(self, task: str) -> None:
-        """Wait until a trial of this task has its image, or no trial will."""
+        """Wait until a trial of this task has got its image, or all trials of the task have ended."""
         await self._images[task].wait()
 
     def on_event(self, event: Event) -> None:

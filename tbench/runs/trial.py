@@ -1,4 +1,4 @@
-"""Runs one trial: sandbox → agent → verifier → result. The only place where a trial's errors are caught.
+"""Runs one trial: sandbox → agent → verifier → result. Here, a trial's errors become its result.
 
 In a task with several steps, agent and verifier alternate: each pair is a part of the trial.
 """
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 class Trial:
     """One attempt at a plan, and its result. `run` raises only if it is cancelled.
 
-    `is_last` returns, for an error that a retry may heal, whether no retry follows.
+    `is_last(error)` returns whether the trial ends with this retryable error.
     """
 
     def __init__(
@@ -85,14 +85,15 @@ class Trial:
         control: TrialControl | None = None,
         node: RunMachine | None = None,
         keep_cut_sec: float = 0.0,
-        counts_differing: bool = False,
+        count_differing: bool = False,
         found: Sandbox | None = None,
     ) -> None:
-        """`node` is the machine, if the backend has several; clients control the trial through `control`.
+        """`node` is the machine on which the trial runs; clients control the trial through `control`.
 
         `verify` says where the verifier runs (by default in the agent's sandbox), `sandbox` what is kept of the trial.
         `found` is the sandbox of an interrupted process, if the plan continues in it. If this process is interrupted,
-        its sandbox is kept for `keep_cut_sec`.
+        its sandbox is kept for `keep_cut_sec`. `count_differing` says whether the trial counts although its replay
+        gave another terminal.
         """
         self.result: TrialResult | None = None
         """Result of the attempt; None until the verdict is on disk."""
@@ -110,7 +111,7 @@ class Trial:
         self._host = host
         self._control = control or TrialControl(plan)
         self._node = node
-        self._keep_cut_sec, self._counts_differing = keep_cut_sec, counts_differing
+        self._keep_cut_sec, self._count_differing = keep_cut_sec, count_differing
         self._replayed: int | None = None
         """Number of replies that are being replayed after an interruption."""
         self._observed: Observation | None = None
@@ -129,7 +130,10 @@ class Trial:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
-        """Run the trial until its verdict is on disk. The returned function tears down, without a slot."""
+        """Run the trial until its verdict is on disk. Returns a function that removes the containers.
+
+        The returned function may run while other trials have taken this trial's place.
+        """
         self._queue_sec, self._started_at, self._started = queue_sec, datetime.now(UTC), time.monotonic()
         if (cut := self._cut) is not None:
             self._queue_sec, self._started_at = cut.note.queue_sec, cut.note.started_at
@@ -285,7 +289,7 @@ class Trial:
         return self._cut is not None and (self._found is not None or not self._cut.note.sandbox)
 
     def _attach(self, cut: Cut) -> None:
-        """Continue in the sandbox of another process; there is none if the verifier no longer needs it."""
+        """Continue in another process's sandbox, or without one if only a separate verifier still has to run."""
         note, progress = cut.note, self._progress
         progress.sandbox_sec = note.sandbox_sec
         progress.image_id, progress.image_origin = note.image_id, note.image_origin
@@ -423,7 +427,7 @@ class Trial:
 
     async def _copies_for_verdict(self, task: Task) -> SpareCopies | None:
         """Return the means to start a fresh container in advance for the verdict; None if the verdict needs none."""
-        sandbox, oracle = self._sandbox, await asyncio.to_thread(self._oracle)
+        sandbox, oracle = self._sandbox, await asyncio.to_thread(self._calibration)
         assert sandbox is not None
         if verifier_environment(task) is None and uses_fresh_container(self._verify_in.mode, task, sandbox, oracle):
             self._copies = self._copies or SpareCopies(sandbox)
@@ -512,7 +516,7 @@ class Trial:
         )
         self._progress.verifier_image_id = self._backend.image_ids.get(environment.name)
         self._progress.verifier_image_origin = self._backend.image_origins.get(environment.name)
-        oracle = await asyncio.to_thread(self._oracle)
+        oracle = await asyncio.to_thread(self._calibration)
         verdict = await verifier.verify(handover, oracle_system(oracle, part.task, is_oracle=self._is_oracle))
         if not is_last:
             await verifier.remove()
@@ -523,7 +527,7 @@ class Trial:
         if hands_over(part.task):
             remarks = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
-        oracle = await asyncio.to_thread(self._oracle)
+        oracle = await asyncio.to_thread(self._calibration)
         again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
         # A fresh container would get all that was written, too.
         mode = "shared" if part.outcome is Outcome.DISK_LIMIT else self._verify_in.mode
@@ -543,7 +547,7 @@ class Trial:
     def _is_oracle(self) -> bool:
         return self._agent.name == "oracle"
 
-    def _oracle(self) -> Calibration | None:
+    def _calibration(self) -> Calibration | None:
         """Return the task's calibration, unless the agent is one that calibrates."""
         task = self._plan.task
         if task is None or self._agent.name in get_args(CalibratingAgent):
@@ -579,7 +583,7 @@ class Trial:
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
-        # Before the event, so that the sandbox of a process that is killed now is an ordinary leftover.
+        # Before the event: if this process is killed now, its sandbox is removed as a leftover, not kept to continue.
         self._forget()
         self._events.emit(TrialVerdict(result=result))
 
@@ -603,7 +607,7 @@ class Trial:
         """Record a replay of the trial, if there was one."""
         if self._cut is not None and not self._is_attached:
             differs = self._control.differs
-            counts = not differs or self._counts_differing
+            counts = not differs or self._count_differing
             self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
 
     def _forget(self) -> None:
@@ -703,7 +707,7 @@ class Trial:
 
     def _on_step(self, step: int, line: str) -> None:
         if self._replayed is not None and step > self._replayed:
-            # Until here, another replay would have begun with the note of the replayed attempt.
+            # Until this step, the note of the replayed attempt was kept, to replay it again if necessary.
             self._replayed = None
             self._record_replay()
             self._note(self._progress.parts[-1], "agent")

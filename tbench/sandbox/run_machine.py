@@ -37,7 +37,7 @@ class RunMachine:
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the error after each such failure."""
         self._hosted: dict[asyncio.Task[object], str | None] = {}
-        """Tasks of the trials on it, each with the reason why it was cancelled, if it was."""
+        """The asyncio tasks that run trials on it, each with the reason why it was cancelled, if it was."""
 
     @property
     def is_up(self) -> bool:

@@ -94,8 +94,8 @@ class Prompt(NamedTuple):
 class PromptBuilder:
     """Renders the prompts of one run. A `tokenizer` is needed only for `render=local`.
 
-    Model families are recognised by `model` and `root` (its path or repository). Raises UsageError for contradictory
-    settings.
+    Model families are recognised by the names of `model`, of `root` (its path or repository) and of the tokenizer.
+    Raises UsageError for contradictory settings.
     """
 
     def __init__(
