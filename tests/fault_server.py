@@ -50,8 +50,12 @@ class FaultServer:
         self._listing: Play | None = None
         self._all: Play | None = None
         self._choice: Callable[[Seen], bytes | None] | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self._address = self._listener.getsockname()
+        # Keeps the port while nobody listens there: otherwise another test's server could get it, and the requests.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._address = self._reserved.getsockname()
+        self._listener = socket.create_server(self._address, backlog=64)
         self._ending = threading.Event()
         self.keeps = False
         """Whether a connection goes on after an answer; else it ends, and the answer says so."""
@@ -192,6 +196,7 @@ class FaultServer:
         self._hang_up()
         for thread in self._threads:
             thread.join()
+        self._reserved.close()
 
     def _stop_listening(self) -> None:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ from tbench.results import DISARMED, NO_CONTROL_VERDICT, Integrity, control_line
         (Integrity(rewards={"a/control": 0.0, "b/control": 1.0}), ["step a: ", "step b: "]),
         (Integrity(rewards={"control": 0.0, "a/intact": 0.0}), ["fail, as they must", "step a: the tests with hidden"]),
         (Integrity(tamper=(f"{NO_CONTROL_VERDICT}: verifier_failed",)), ["no verdict, so the pass is unconfirmed"]),
-        (Integrity(tamper=(f"{DISARMED}: x",)), ["one more, which always fails, pass"]),
+        (Integrity(tamper=(f"{DISARMED}: x",)), ["a test that always fails was added"]),
     ],
 )
 def test_a_result_says_which_control_tests_ran_and_what_came_of_them(integrity: Integrity, words: list[str]) -> None:

@@ -162,7 +162,7 @@ ROWS: dict[str, list[Step]] = {
     "`read n`, and a line behind it": [
         step('read n; echo "<$n>"\nBob', failed(127, "<>\n…Bob: command not found\n")),
     ],
-    "terminal": [
+    "output and errors go to a terminal": [
         step("for i in 0 1 2; do [ -t $i ]; echo $?; done", "1\n0\n0\n", "1\n1\n1\n"),
         step("mkdir -p /tmp/list; touch /tmp/list/{a,b}; ls /tmp/list", "a  b\n", "a\nb\n"),
         step("[ $(ps -o sid= $$) = $$ ]", failed(1), ""),

@@ -150,7 +150,7 @@ def test_the_wall_is_filtered_and_sized(open_page: Open, tmp_path: Path) -> None
         has(page, "[data-wall-count]", "1 of 2")
         assert page.locator(".tile:visible").count() == 1
         page.get_by_role("button", name="small").click()
-        assert page.locator(".tiles[data-size=small]").count() == 1
+        page.locator(".tiles[data-size=small]").wait_for()
 
 
 @pytest.mark.slow
