@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.protocols.base import Action, Command
+from harness.protocols.base import Command
 from harness.rendering import without_thinking
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.exchange.contexts import (
@@ -20,6 +20,7 @@ from tbench.exchange.contexts import (
     load_run_protocol,
     make_contexts,
     opening_messages,
+    typed_text,
 )
 from tbench.exchange.selection import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
@@ -34,10 +35,10 @@ TYPED = "bash_command"
 COMPLETED = "mark_task_complete"
 """Function for a claim of completion, named as in Terminus-2."""
 
-CallFields = dict[str, Any]
+Fields = dict[str, Any]
 
 
-def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], list[CallFields]]:
+def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[Fields], list[Fields]]:
     """Return the calls that represent a step's actions, and the calls of its reply that were not run."""
     called = step.reply.tool_calls
     if protocol.protocol is None and called:
@@ -58,7 +59,7 @@ def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
     return [parsed.tool_call]
 
 
-def _typed_calls(step: Step, protocol: RunProtocol) -> list[CallFields]:
+def _typed_calls(step: Step, protocol: RunProtocol) -> list[Fields]:
     calls = [_call(step, number, each) for number, each in enumerate(_arguments(step, protocol), start=1)]
     parsed = protocol.parse(step.reply) if step.format_error is None else None
     if parsed is not None and parsed.complete and not protocol.types_commands:
@@ -66,25 +67,21 @@ def _typed_calls(step: Step, protocol: RunProtocol) -> list[CallFields]:
     return calls
 
 
-def _arguments(step: Step, protocol: RunProtocol) -> Iterable[CallFields]:
-    """Return the arguments of a call for each action, with durations in seconds if the reply has them."""
-    if actions := protocol.actions(step):
-        return map(_arguments_of, actions)
-    return ({"command" if protocol.types_commands else "keystrokes": typed} for typed in step.actions)
+def _arguments(step: Step, protocol: RunProtocol) -> Iterator[Fields]:
+    """Yield the arguments of a call for each action, with durations in seconds if the reply has them."""
+    name = "command" if protocol.types_commands else "keystrokes"
+    if not (actions := protocol.actions(step)):
+        yield from ({name: typed} for typed in step.actions)
+    for action in actions:
+        duration = {} if isinstance(action, Command) else {"duration": action.duration_sec}
+        yield {name: typed_text(action), **duration}
 
 
-def _arguments_of(action: Action) -> CallFields:
-    if isinstance(action, Command):
-        return {"command": action.command}
-    typed = action.key if action.key is not None else action.keystrokes
-    return {"keystrokes": typed, "duration": action.duration_sec}
-
-
-def _call(step: Step, number: int, arguments: CallFields, function: str = TYPED) -> CallFields:
+def _call(step: Step, number: int, arguments: Fields, function: str = TYPED) -> Fields:
     return {"tool_call_id": f"call-{step.index}-{number}", "function_name": function, "arguments": arguments}
 
 
-def _converted_call(call: ToolCall) -> CallFields:
+def _converted_call(call: ToolCall) -> Fields:
     """Convert a call of the model; arguments that are not a JSON object are stored as text in `extra`."""
     fields = {"tool_call_id": call.id, "function_name": call.name}
     arguments = json_object(call.arguments)
@@ -93,7 +90,7 @@ def _converted_call(call: ToolCall) -> CallFields:
     return {**fields, "arguments": arguments}
 
 
-def _raw_call(call: ToolCall) -> CallFields:
+def _raw_call(call: ToolCall) -> Fields:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
@@ -109,11 +106,7 @@ class CastTimes:
 
     began_at: datetime | None = None
     """Start in whole seconds, from the recording's header; None without a recording."""
-    by_step_sec: dict[int, float] | None = None
-
-    def action_sec(self, step: Step) -> float | None:
-        """Return the seconds from the start of the recording to the step's first action."""
-        return None if self.by_step_sec is None else self.by_step_sec.get(step.index)
+    by_step_sec: dict[int, float] = field(default_factory=dict)
 
     def datetime_at(self, seconds: float) -> datetime | None:
         """Return the time `seconds` after the start of the recording."""
@@ -148,24 +141,9 @@ def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> C
 
 _TAGS = ("<think>", "</think>", "<|channel>thought", "<channel|>")
 
-Fields = dict[str, Any]
 
-
-def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
-    """Return all steps of a trajectory in order, numbered from 1."""
-    return _number_steps(_steps(trajectory, protocol, times))
-
-
-def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
-    """Return the steps of one context, numbered from 1, with observations as in the history of that context."""
-    return _number_steps(_turn_steps(turns, protocol, times))
-
-
-def _number_steps(steps: Iterable[Fields]) -> list[Fields]:
-    return [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)]
-
-
-def _turn_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+def _context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+    """Yield the steps of one context, with observations as in the history of that context."""
     is_answered = False
     for turn, following in zip(turns, (*turns[1:], None), strict=False):
         if is_answered:
@@ -201,7 +179,7 @@ def _message_fields(message: Message) -> Fields:
 def _step_fields(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
     reply = step.reply
     calls, not_run = action_calls(step, protocol)
-    cast_time = times.action_sec(step)
+    cast_time = times.by_step_sec.get(step.index)
     moment = None if cast_time is None else times.datetime_at(cast_time)
     return _without_none(
         {
@@ -313,21 +291,19 @@ def _without_none(values: Mapping[str, Any]) -> Fields:
 # Prompts become steps of `system` and `user`, each reply a step of `agent` with its actions as tool calls and its
 # observation. docs/reports.md lists the fields.
 
-AtifFields = dict[str, Any]
-
 SCHEMA_VERSION = "ATIF-v1.8"
 UNKNOWN_VERSION = "unknown"
 """Version of an agent if it is unknown; the format requires one."""
 
 
-def atif_document(trial: ExportedTrial, part: ExportedPart) -> AtifFields | None:
+def atif_document(trial: ExportedTrial, part: ExportedPart) -> Fields | None:
     """Return the document of one conversation of a trial; None if it has no messages."""
     trajectory, protocol = part.trajectory, load_run_protocol(trial.run, part.trajectory)
-    steps = document_steps(trajectory, protocol, _times(trial, part))
+    steps = list(_steps(trajectory, protocol, _times(trial, part)))
     return _document(trial, part, protocol, steps, trajectory.usage) if steps else None
 
 
-def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifFields]:
+def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[Fields]:
     """Return a document for each context of a conversation; each refers to the file of the next.
 
     Steps copied from the previous context are marked. Replies cut off by the end of a context are left out.
@@ -337,7 +313,7 @@ def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifField
     made = []
     for number, turns in enumerate(contexts):
         usages = [turn.step.reply.usage for turn in turns if turn.step is not None and not turn.is_copied]
-        if not (steps := context_steps(turns, protocol, times)):
+        if not (steps := list(_context_steps(turns, protocol, times))):
             continue
         document = _document(trial, part, protocol, steps, sum(usages, Usage()))
         document["extra"] |= {"context": number + 1, "contexts": len(contexts)}
@@ -359,15 +335,21 @@ def _times(trial: ExportedTrial, part: ExportedPart) -> CastTimes:
 
 
 def _document(
-    trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol, steps: list[AtifFields], usage: Usage
-) -> AtifFields:
+    trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol, steps: list[Fields], usage: Usage
+) -> Fields:
+    trajectory = part.trajectory
+    of_agent = {
+        "outcome": trajectory.outcome,
+        "warnings": dict(trajectory.warnings),
+        "compactions": len(trajectory.compactions),
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": trial.result.trial,
         "trajectory_id": trajectory_id(trial, part),
         "agent": _agent(trial, part, protocol),
-        "steps": steps,
-        "final_metrics": {**token_counts(usage, "total_"), "total_steps": len(steps), "extra": _metrics(part)},
+        "steps": [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)],
+        "final_metrics": {**token_counts(usage, "total_"), "total_steps": len(steps), "extra": of_agent},
         "extra": _benchmark_data(trial, part),
     }
 
@@ -388,14 +370,14 @@ def agent_version(run: StoredRun) -> str:
     return (run.document.tbench_version if run.document is not None else "") or UNKNOWN_VERSION
 
 
-def _agent(trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol) -> AtifFields:
+def _agent(trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol) -> Fields:
     result, document = trial.result, trial.run.document
-    agent: AtifFields = {"name": result.agent, "version": agent_version(trial.run)}
+    agent: Fields = {"name": result.agent, "version": agent_version(trial.run)}
     if result.model is not None:
         agent["model_name"] = result.model
     if protocol.tools:
         agent["tool_definitions"] = [dict(tool) for tool in protocol.tools]
-    extra: AtifFields = {"protocol": part.trajectory.protocol}
+    extra: Fields = {"protocol": part.trajectory.protocol}
     if document is not None:
         locked, model = document.locked, document.config.model
         extra |= {"prompt_hash": locked.prompt_hash, "shell_state": locked.shell_state}
@@ -405,25 +387,14 @@ def _agent(trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol) -> A
     return {**agent, "extra": extra}
 
 
-def _metrics(part: ExportedPart) -> AtifFields:
-    trajectory = part.trajectory
-    return {
-        "outcome": trajectory.outcome,
-        "warnings": dict(trajectory.warnings),
-        "compactions": len(trajectory.compactions),
-    }
-
-
-def _benchmark_data(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
+def _benchmark_data(trial: ExportedTrial, part: ExportedPart) -> Fields:
     """Return the benchmark's data about the trial; for a task with several steps, the reward is the step's."""
     result, step = trial.result, part.task_step
-    document = trial.run.document
-    hashes = {task.name: task.hash for task in document.tasks} if document is not None else {}
-    about: AtifFields = {
+    about: Fields = {
         "run": result.run,
         "trial": result.trial,
         "task": result.task,
-        "task_hash": hashes.get(result.task),
+        "task_hash": trial.run.task_hashes.get(result.task),
         "seed": result.seed,
         "attempt": result.attempt,
         "reward": result.reward if step is None else step.reward,
@@ -459,17 +430,11 @@ def write_atif(
         documents = 0
         for part in trial.parts:
             place = directory / safe_relative(str(part.directory.relative_to(run.path)))
-            for number, document in enumerate(_documents(trial, part, linear=linear)):
+            made = linear_documents(trial, part) if linear else [atif_document(trial, part)]
+            for number, document in enumerate(filter(None, made)):
                 write_json(place / segment_name(number), document)
                 documents += 1
         written += bool(documents)
         if not documents:
             left_out.add("without any message")
     return written
-
-
-def _documents(trial: ExportedTrial, part: ExportedPart, *, linear: bool) -> list[AtifFields]:
-    if linear:
-        return linear_documents(trial, part)
-    document = atif_document(trial, part)
-    return [] if document is None else [document]

@@ -63,23 +63,19 @@ class RunProtocol:
     def actions(self, step: Step) -> Sequence[Action]:
         """Return the actions of a step in full detail; empty if parsing the reply now gives other actions."""
         parsed = self.parse(step.reply) if step.actions else None
-        if parsed is None or tuple(map(_typed_text, parsed.actions)) != step.actions:
+        if parsed is None or tuple(map(typed_text, parsed.actions)) != step.actions:
             return ()
         return parsed.actions
 
 
 def load_run_protocol(run: StoredRun, trajectory: Trajectory) -> RunProtocol:
     """Return the protocol of a trajectory with the prompts and shell state of the run, if available."""
-    found = _run_protocol(run, trajectory.protocol)
+    if (document := run.document) is None:
+        found = _protocol(trajectory.protocol, None, None, None)
+    else:
+        prompt, locked = document.config.agent.prompt, document.locked
+        found = _protocol(trajectory.protocol, prompt, locked.prompt_hash, locked.shell_state)
     return replace(found, agents_own=trajectory.tools) if trajectory.tools else found
-
-
-def _run_protocol(run: StoredRun, name: str) -> RunProtocol:
-    document = run.document
-    if document is None:
-        return _protocol(name, None, None, None)
-    locked = document.locked
-    return _protocol(name, document.config.agent.prompt, locked.prompt_hash, locked.shell_state)
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +96,8 @@ def _with_prompts(name: str, file: str | None) -> ActionProtocol:
         return load_protocol(name)
 
 
-def _typed_text(action: Action) -> str:
+def typed_text(action: Action) -> str:
+    """Return the text or key of an action, as steps record it."""
     if isinstance(action, Command):
         return action.command
     return action.key if action.key is not None else action.keystrokes
@@ -180,8 +177,7 @@ def _conversations(trajectory: Trajectory) -> Contexts:
 
 def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
     """Yield the last context, matching each reply with the next step that has the same text."""
-    steps = iter(trajectory.steps)
-    left = list(steps)
+    left = list(trajectory.steps)
     for message in trajectory.messages:
         at = None
         if message.role == "assistant":

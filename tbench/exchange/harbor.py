@@ -16,7 +16,7 @@ from tbench.errors import UsageError
 from tbench.exchange.atif import agent_version, atif_document
 from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
-from tbench.results import ErrorInfo, TaskStepResult, TrialResult, WentOn
+from tbench.results import TaskStepResult, TrialResult, WentOn
 from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 from tbench.text import replace_unseen
@@ -49,28 +49,22 @@ def exception_info(
     ended: TrialResult | TaskStepResult, occurred_at: datetime, directory: Path
 ) -> dict[str, Any] | None:
     """Return the record of the exception that ended a trial or task step early; None without one."""
-    type_, message = _exception(ended.error, ended.outcome)
-    if not type_:
+    if (error := ended.error) is not None:
+        type_, message = _ERRORS.get(error.type, error.type), f"{error.type}: {error.message}"
+    elif ended.outcome in _OUTCOMES:
+        type_, message = _OUTCOMES[ended.outcome]
+    else:
         return None
+    try:
+        traceback = (directory / "traceback.txt").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        traceback = ""
     return {
         "exception_type": type_,
         "exception_message": message,
-        "exception_traceback": _traceback(directory),
+        "exception_traceback": traceback,
         "occurred_at": occurred_at.isoformat(),
     }
-
-
-def _exception(error: ErrorInfo | None, outcome: Outcome | None) -> tuple[str, str]:
-    if error is not None:
-        return _ERRORS.get(error.type, error.type), f"{error.type}: {error.message}"
-    return _OUTCOMES.get(outcome, ("", "")) if outcome is not None else ("", "")
-
-
-def _traceback(directory: Path) -> str:
-    try:
-        return (directory / "traceback.txt").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 # Harbor's records of trials and jobs (harbor/models/trial/result.py and harbor/models/job/, 0.26)
@@ -92,9 +86,8 @@ def trial_name(result: TrialResult) -> str:
 def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
     """Return the content of a trial's result.json in the job directory `job`."""
     result, run = trial.result, trial.run
-    config = trial_config(trial, job, job_id)
     phases = _Phases(result.started_at)
-    agent: Record = {"name": result.agent, "version": agent_version(run), "model_info": _model(result.model)}
+    model = None if result.model is None else {"name": result.model, "provider": None}
     begun = [step for step in result.task_steps if step.begun]
     setup = phases.next(result.timings.sandbox_sec - sum(step.timings.sandbox_sec for step in begun))
     steps = [_step_record(trial, step, phases) for step in begun]
@@ -105,9 +98,9 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "trial_uri": (job / trial_name(result)).as_uri(),
         "task_id": _task_id(run, result.task),
         "source": _source(run),
-        "task_checksum": _hashes(run).get(result.task) or "",
-        "config": config,
-        "agent_info": agent,
+        "task_checksum": run.task_hashes.get(result.task, ""),
+        "config": trial_config(trial, job, job_id),
+        "agent_info": {"name": result.agent, "version": agent_version(run), "model_info": model},
         # As in Harbor, the counts of a task with several steps are only in its steps.
         "agent_result": None if steps else _context(result.usage, result.steps, result.outcome, result.went_on),
         "verifier_result": _rewards(result),
@@ -160,11 +153,10 @@ def make_job_id(run: StoredRun) -> uuid.UUID:
 
 def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult]) -> Record:
     """Return the content of a job's result.json for the exported trials."""
-    started_at = min((result.started_at for result in trials), key=_timestamp).isoformat()
-    finished_at = max((result.finished_at for result in trials), key=_timestamp).isoformat()
+    started_at = min((result.started_at for result in trials), key=datetime.timestamp).isoformat()
+    finished_at = max((result.finished_at for result in trials), key=datetime.timestamp).isoformat()
     planned = max(len(trials), len(run.planned_tasks) * len(run.planned_seeds))
     failed = [result for result in trials if _exception_types(result)]
-    usage = sum((result.usage for result in trials), Usage())
     return {
         "id": str(job_id),
         "started_at": started_at,
@@ -179,7 +171,7 @@ def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult])
             "n_cancelled_trials": 0,
             "n_retries": sum(not result.final for result in run.results),
             "evals": _evaluations(run, trials),
-            **_counts(usage),
+            **_counts(sum((result.usage for result in trials), Usage())),
         },
     }
 
@@ -229,10 +221,6 @@ def _rewards(result: TrialResult | TaskStepResult) -> Record | None:
     return None if result.reward is None else {"rewards": {**result.metrics, "reward": result.reward}}
 
 
-def _model(model: str | None) -> Record | None:
-    return None if model is None else {"name": model, "provider": None}
-
-
 def _agent(run: StoredRun, name: str, model: str | None) -> Record:
     document = run.document
     arguments: Record = {}
@@ -255,10 +243,6 @@ def _task_id(run: StoredRun, task: str) -> Record:
 
 def _source(run: StoredRun) -> str | None:
     return None if run.dataset is None else run.dataset.name
-
-
-def _hashes(run: StoredRun) -> Mapping[str, str | None]:
-    return {} if run.document is None else {task.name: task.hash for task in run.document.tasks}
 
 
 def _exception_types(result: TrialResult) -> list[str]:
@@ -302,10 +286,6 @@ def _means(valid: Sequence[Mapping[str, float]]) -> Record:
     names = dict.fromkeys(name for rewards in valid for name in rewards)
     means = {name: sum(rewards.get(name, 0.0) for rewards in valid) / len(valid) for name in names}
     return means if len(means) > 1 else {"mean": next(iter(means.values()))}
-
-
-def _timestamp(time: datetime) -> float:
-    return time.timestamp()
 
 
 # Job directories of Harbor: records, logs of agent and verifier, trajectories as ATIF

@@ -5,7 +5,7 @@ Nothing is written. A trial with truncated or missing files is skipped and does 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -140,7 +140,9 @@ def select_trials(
         except RunUnreadable as error:
             left_out.unreadable.append(str(error))
             continue
-        if needs_trajectory and (not parts or _lacks_a_step(result, parts)):
+        there = [part.task_step for part in parts]
+        lacks_step = any(step.steps and step not in there for step in result.task_steps)
+        if needs_trajectory and (not parts or lacks_step):
             left_out.add(_why_without_steps(run, result, directory))
         else:
             yield ExportedTrial(run, result, directory, parts)
@@ -155,12 +157,6 @@ def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
         place = directory / "steps" / step.name
         if (trajectory := read_trajectory(place)) is not None:
             yield ExportedPart(place, trajectory, step)
-
-
-def _lacks_a_step(result: TrialResult, parts: Sequence[ExportedPart]) -> bool:
-    """Whether a task step with replies is missing among the parts."""
-    there = [part.task_step for part in parts]
-    return any(step.steps and step not in there for step in result.task_steps)
 
 
 def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> str:

@@ -38,7 +38,8 @@ def training_rows(trial: ExportedTrial, thinking: Thinking) -> Iterator[Fields]:
         for number, turns in enumerate(contexts.turns, start=1):
             is_bare = number - 1 in contexts.without_tools
             protocol = replace(run_protocol, agents_own=()) if is_bare else run_protocol
-            messages = _messages(_up_to_last_reply(turns), protocol, thinking)
+            replies = [n for n, turn in enumerate(turns, start=1) if turn.message.role == "assistant"]
+            messages = _messages(turns[: max(replies, default=0)], protocol, thinking)
             if any(message["train"] for message in messages):
                 about = {"context": number, "contexts": len(contexts.turns), "is_whole": contexts.is_whole}
                 tools = {"tools": [dict(tool) for tool in protocol.tools]} if protocol.tools else {}
@@ -63,11 +64,6 @@ def _metadata(trial: ExportedTrial, part: ExportedPart) -> Fields:
     }
 
 
-def _up_to_last_reply(turns: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
-    replies = [n for n, turn in enumerate(turns) if turn.message.role == "assistant"]
-    return turns[: replies[-1] + 1] if replies else ()
-
-
 def _messages(turns: Sequence[ContextTurn], protocol: RunProtocol, thinking: Thinking) -> list[Fields]:
     """Convert turns to messages; consecutive user messages are merged, because templates require alternating roles."""
     messages: list[Fields] = []
@@ -86,7 +82,8 @@ def _message(turn: ContextTurn, protocol: RunProtocol, thinking: Thinking) -> Fi
         message["tool_calls"] = [_with_decoded_arguments(call) for call in message["tool_calls"]]
     elif message["role"] == "assistant" and protocol.tools_offered:
         message["tool_calls"] = []
-    return {**message, "train": _is_trained(turn)}
+    # To train on: usable replies of this trial that are not in an earlier row.
+    return {**message, "train": turn.step is not None and turn.step.format_error is None and not turn.is_copied}
 
 
 def _with_thinking(message: Message, thinking: Thinking) -> Message:
@@ -105,11 +102,6 @@ def _with_decoded_arguments(call: Mapping[str, Any]) -> Fields:
     function = call["function"]
     arguments = json_object(function["arguments"])
     return {**call, "function": {**function, "arguments": function["arguments"] if arguments is None else arguments}}
-
-
-def _is_trained(turn: ContextTurn) -> bool:
-    """Whether a message is a usable reply of this trial that is not in an earlier row."""
-    return turn.step is not None and turn.step.format_error is None and not turn.is_copied
 
 
 # Files of training data, with a description for LLaMA-Factory

@@ -10,6 +10,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,13 @@ def import_results(
         (_plan(file, place, of_model), place, of_model)
         for place, of_model in zip(places, by_model.values(), strict=True)
     ]
-    write_runs([NewRun(place, plan, _Results(plan.run, of_model)) for plan, place, of_model in runs])
+    write_runs([NewRun(place, plan, partial(_under_name, plan.run, of_model)) for plan, place, of_model in runs])
     return [Imported(place, _report_lines(plan, of_model), tuple(notes)) for plan, place, of_model in runs]
 
 
-class _Results:
-    """Yields the results of a run under its name; trials have no files."""
-
-    def __init__(self, run: str, results: Iterable[TrialResult]) -> None:
-        self._run, self._results = run, results
-
-    def __call__(self, _: Path) -> Iterator[TrialResult]:
-        return (result.model_copy(update={"run": self._run}) for result in self._results)
+def _under_name(run: str, results: Iterable[TrialResult], _: Path) -> Iterator[TrialResult]:
+    """Yield the results under the name of their run; the trials have no files."""
+    return (result.model_copy(update={"run": run}) for result in results)
 
 
 def _agent(result: TrialResult) -> str | None:
@@ -117,11 +113,8 @@ def _csv_lines(file: Path) -> Iterator[JsonLine]:
                     continue
                 if len(row) != len(head):
                     raise UsageError(f"{where}: {len(row)} cells under {len(head)} columns; repair this line")
-                cells = zip(head, row, strict=True)
-                values = {name: _value(name, cell) for name, cell in cells}
-                yield JsonLine(
-                    where, {name: value for name, value in values.items() if value is not None or name == _REWARD}
-                )
+                values = ((name, _value(name, cell)) for name, cell in zip(head, row, strict=True))
+                yield JsonLine(where, {name: value for name, value in values if value is not None or name == _REWARD})
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not CSV in UTF-8 ({one_line(str(error))}); repair it") from None
     except OSError as error:

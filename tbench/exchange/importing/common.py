@@ -17,7 +17,7 @@ from tbench.scores.statistics import score
 from tbench.scores.summarise import reward_table
 from tbench.storage.imported_plan import ImportedPlan
 from tbench.storage.record_directory import LineFile, new_directory
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, trial_directory
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import counted, names_text, visible_line
 
 _RUNS = Path("runs")
@@ -56,22 +56,10 @@ def write_runs(runs: Sequence[NewRun]) -> None:
     with contextlib.ExitStack() as made:
         directories = [made.enter_context(new_directory(run.directory)) for run in runs]
         for run, directory in zip(runs, directories, strict=True):
-            _write(run, directory)
-
-
-def _write(run: NewRun, directory: Path) -> None:
-    results = LineFile(directory / RESULTS_NAME)
-    try:
-        for result in run.trials(directory):
-            results.append(result.model_dump_json())
-    finally:
-        results.close()
-    write_json(directory / CONFIG_NAME, run.plan.model_dump(mode="json"))
-
-
-def trial_dir(run: Path, result: TrialResult) -> Path:
-    """Return the directory of an imported trial."""
-    return trial_directory(run, result.task, result.seed)
+            with contextlib.closing(LineFile(directory / RESULTS_NAME)) as results:
+                for result in run.trials(directory):
+                    results.append(result.model_dump_json())
+            write_json(directory / CONFIG_NAME, run.plan.model_dump(mode="json"))
 
 
 # Report on an imported run: its size, its mean there and here, and why they differ
@@ -118,15 +106,12 @@ def mean_lines(
         yield "its result.json was computed from other trials than these"
     if abs(here - mean) > _SAME:
         lost = len(plan.tasks) * len(plan.seeds) - len(results)
-        reasons = []
-        if lost:
-            reasons.append(f"{counted(lost, 'planned trial')} without a result count as 0 here and are ignored there")
-        if left_out:
-            reasons.append(
-                f"{counted(left_out, 'trial')} without a valid reward count as 0 here and are left out there"
-            )
-        reasons.append("tasks have equal weight here, trials there")
-        yield f"they differ because {'; '.join(reasons)}"
+        reasons = (
+            lost and f"{counted(lost, 'planned trial')} without a result count as 0 here and are ignored there",
+            left_out and f"{counted(left_out, 'trial')} without a valid reward count as 0 here and are left out there",
+            "tasks have equal weight here, trials there",
+        )
+        yield f"they differ because {'; '.join(str(reason) for reason in reasons if reason)}"
     if zeros:
         types = Counter(result.error.type for result in zeros if result.error is not None)
         why = names_text([f"{type_} {count}" for type_, count in types.most_common()])

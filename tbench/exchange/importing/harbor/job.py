@@ -27,7 +27,6 @@ from tbench.exchange.importing.harbor.plan import (
     dataset,
     planned_task,
     planned_trials,
-    text_or_empty,
     trials_by_task,
 )
 from tbench.exchange.importing.harbor.records import (
@@ -37,13 +36,13 @@ from tbench.exchange.importing.harbor.records import (
     HarborTrial,
     JobPlace,
     find_jobs,
-    links_note,
     unknown_keys,
 )
 from tbench.exchange.importing.harbor.trial import FoundTrial, TrialWriter, read_trial
 from tbench.exchange.importing.harbor.verdict import name_that_counts
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin, Scalar
+from tbench.storage.read_run import text_or_none
 from tbench.text import counted, names_text, visible_line
 
 # Harbor's mean of a job, computed by its rule and compared with the mean in the job's result.json
@@ -96,9 +95,7 @@ def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: 
     """
     stats = job.get("stats")
     evals = stats.get("evals") if isinstance(stats, Mapping) else None
-    by_key: dict[str, int] = {}
-    for record in filter(counts, records):
-        by_key[_key(record)] = by_key.get(_key(record), 0) + 1
+    by_key = Counter(map(_key, filter(counts, records)))
     total = 0.0
     for key, count in by_key.items():
         stated = _mean_in_group(evals.get(key) if isinstance(evals, Mapping) else None, metric)
@@ -209,14 +206,14 @@ class JobImport:
     @property
     def zeros(self) -> list[TrialResult]:
         """Results without a verdict here, of trials with 0 in Harbor."""
-        found = [self.trials[result.task, result.seed].record.rewards for result in self.results]
+        found = [(result, self.trials[result.task, result.seed].record) for result in self.results]
         return [
             result
-            for result, rewards in zip(self.results, found, strict=True)
+            for result, record in found
             if result.reward is None
-            and rewards
-            and value_by_rule(rewards, self.metric) == 0
-            and counts(self.trials[result.task, result.seed].record)
+            and record.rewards
+            and value_by_rule(record.rewards, self.metric) == 0
+            and counts(record)
         ]
 
     @property
@@ -258,8 +255,8 @@ def _read_job_files(place: JobPlace, notes: list[str]) -> Job:
         return Job(place, {}, {}, {})
     config = _read_or_note(directory / CONFIG, "the plan is derived from the trials", notes)
     result = _read_or_note(directory / RESULT, "the job's mean cannot be compared", notes)
-    if (note := links_note(place)) is not None:
-        notes.append(note)
+    if place.links:
+        notes.append(f"links were not followed: {visible_line(names_text(place.links))}")
     return Job(place, config, result, object_or_none(directory / LOCK) or {})
 
 
@@ -318,19 +315,27 @@ def _make_import(
     tasks = trials_by_task(found, job.where)
     trials = {(task, seed): each for task, of_task in tasks.items() for seed, each in enumerate(of_task)}
     planned = planned_trials(job, tasks, cut, notes) if is_whole else Counter(dict.fromkeys(tasks, 1))
-    seeds = max([_attempts(job), *map(len, tasks.values()), *planned.values()])
+    attempts = job.config.get("n_attempts")
+    stated_attempts = attempts if type(attempts) is int and attempts <= _MAX_ATTEMPTS else 1
+    seeds = max([stated_attempts, *map(len, tasks.values()), *planned.values()])
     if any(len(of_task) > 1 for of_task in tasks.values()):
         notes.append("attempts at a task are numbered as seeds from 0 in the order of their start; Harbor has no seeds")
-    _note_retries(job, notes)
+    stats = job.result.get("stats")
+    retries = stats.get("n_retries") if isinstance(stats, dict) else None
+    if type(retries) is int and retries > 0:
+        notes.append(f"Harbor retried {counted(retries, 'time')} and kept only the last attempt")
     settings, differing = common(recorded_settings(record.config) for record in records)
     if differing:
         notes.append(f"settings that differ between trials were ignored: {visible_line(names_text(differing))}")
     stated = stated_mean(job.result, records, named)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
-    first = min(found, key=lambda each: each.order)
+    begun = min(found, key=lambda each: each.order).record.started_at  # the job's times have no time zone
+    ended = [each.record.finished_at for each in found if each.record.finished_at is not None]
+    harbor = job.lock.get("harbor")
+    version = text_or_none(harbor.get("version")) if isinstance(harbor, dict) else None
     plan = ImportedPlan(
         run=name,
-        imported=ImportOrigin(format="harbor", version=_version(job), source=job.place.name, at=now()),
+        imported=ImportOrigin(format="harbor", version=version or None, source=job.place.name, at=now()),
         model=records[0].model,
         agent=records[0].agent_info.name,
         agent_version=records[0].agent_info.version or None,
@@ -338,36 +343,16 @@ def _make_import(
         seeds=tuple(range(seeds)),
         tasks=tuple(planned_task(task, tasks.get(task, ())) for task in sorted(planned)),
         status="interrupted" if cut or _is_unfinished(job) else "finished",
-        created_at=_time(first.record.started_at),  # the job's times have no time zone
-        ended_at=_time(_last_end(found)) or None,
+        created_at=begun.isoformat() if begun is not None else "",
+        ended_at=max(ended).isoformat() if ended else None,
         settings=settings if named is None else {**settings, "metric": named},
         reported_mean=stated,
     )
     return JobImport(plan, trials, named, notes, mean_by_rule(records, named))
 
 
-def _attempts(job: Job) -> int:
-    attempts = job.config.get("n_attempts")
-    return attempts if type(attempts) is int and attempts <= _MAX_ATTEMPTS else 1
-
-
-# -- notes ---------------------------------------------------------------------------------------
-
-
-def _version(job: Job) -> str | None:
-    harbor = job.lock.get("harbor")
-    return text_or_empty(harbor.get("version")) or None if isinstance(harbor, dict) else None
-
-
 def _is_unfinished(job: Job) -> bool:
     return bool(job.result) and job.result.get("finished_at") is None
-
-
-def _note_retries(job: Job, notes: list[str]) -> None:
-    stats = job.result.get("stats")
-    retries = stats.get("n_retries") if isinstance(stats, dict) else None
-    if type(retries) is int and retries > 0:
-        notes.append(f"Harbor retried {counted(retries, 'time')} and kept only the last attempt")
 
 
 def _note_lost_trials(
@@ -378,14 +363,6 @@ def _note_lost_trials(
         notes.append(f"{counted(total - len(found) - len(cut), 'trial')} of the job's {total:,} left no directory")
     if _is_unfinished(job):
         notes.append("the job has not ended, or was interrupted")
-
-
-def _last_end(found: Sequence[FoundTrial]) -> Any:
-    return max((each.record.finished_at for each in found if each.record.finished_at is not None), default=None)
-
-
-def _time(time: Any) -> str:
-    return time.isoformat() if time is not None else ""
 
 
 # Import of Harbor jobs and trials as runs

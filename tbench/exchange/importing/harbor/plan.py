@@ -10,9 +10,11 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.exchange.importing.harbor.records import JobPlace
-from tbench.exchange.importing.harbor.trial import FoundTrial, last_part, list_or_empty, short_name, task_without_result
+from tbench.exchange.importing.harbor.trajectory import objects_in
+from tbench.exchange.importing.harbor.trial import FoundTrial, last_part, short_name, task_without_result
 from tbench.origin import DatasetOrigin
 from tbench.storage.imported_plan import ImportedTask
+from tbench.storage.read_run import text_or_none
 from tbench.text import counted
 
 
@@ -58,26 +60,21 @@ def planned_trials(
 ) -> Counter[str]:
     """Return the number of planned trials by task, from the existing trials, the lock and the configuration."""
     planned = Counter({task: len(of_task) for task, of_task in by_task.items()})
-    nameless = 0
-    for directory in cut:
-        task = task_without_result(directory)
-        nameless += task is None
-        if task is not None:
-            planned[task] += 1
-    for task, count in _locked_trial_counts(job).items():
-        planned[task] = max(planned[task], count)
-    for each in list_or_empty(job.config.get("tasks")):
-        name = (each.get("path") or each.get("name")) if isinstance(each, dict) else None
+    tasks_of_cut = [task_without_result(directory) for directory in cut]
+    planned.update(task for task in tasks_of_cut if task is not None)
+    planned |= _locked_trial_counts(job)  # the union of counters has the larger count of each
+    for each in objects_in(job.config.get("tasks")):
+        name = each.get("path") or each.get("name")
         if isinstance(name, str) and (task := last_part(name)) is not None:
-            planned[task] = max(planned[task], 1)
-    if nameless:
+            planned |= Counter([task])
+    if nameless := tasks_of_cut.count(None):
         notes.append(f"{counted(nameless, 'trial')} without result and task are missing in the plan")
     return planned
 
 
 def _locked_trial_counts(job: Job) -> Counter[str]:
     """Return the number of trials by task in the job's lock (0.25 and later), if it has only one agent."""
-    trials = [each for each in list_or_empty(job.lock.get("trials")) if isinstance(each, dict)]
+    trials = objects_in(job.lock.get("trials"))
     if len({str(each.get("agent")) for each in trials}) > 1:
         return Counter()
     tasks = [each["task"] for each in trials if isinstance(each.get("task"), dict)]
@@ -97,28 +94,22 @@ def planned_task(name: str, trials: Sequence[FoundTrial]) -> ImportedTask:
 
 def dataset(job: Job, found: Sequence[FoundTrial], tasks: int) -> DatasetOrigin | None:
     """Return the dataset of the configuration, else the one that all trials have in common."""
-    datasets = [each for each in list_or_empty(job.config.get("datasets")) if isinstance(each, dict)]
+    datasets = objects_in(job.config.get("datasets"))
     ids = [each.record.task_id for each in found]
-    commits = {(text_or_empty(each.get("git_url")), text_or_empty(each.get("git_commit_id"))) for each in ids}
-    url, commit = commits.pop() if len(commits) == 1 else ("", "")
-    if len(datasets) == 1 and (name := text_or_empty(datasets[0].get("name"))):
-        version = text_or_empty(datasets[0].get("version")) or text_or_empty(datasets[0].get("ref")) or None
+    commits = {(text_or_none(each.get("git_url")), text_or_none(each.get("git_commit_id"))) for each in ids}
+    url, commit = commits.pop() if len(commits) == 1 else (None, None)
+    if len(datasets) == 1 and (name := text_or_none(datasets[0].get("name"))):
+        version = text_or_none(datasets[0].get("version")) or text_or_none(datasets[0].get("ref")) or None
     else:
         sources = {each.record.source for each in found}
-        name, version = (sources.pop() or "" if len(sources) == 1 and url else ""), None
+        name, version = (sources.pop() if len(sources) == 1 and url else None), None
     if not name:
         return None
-    return DatasetOrigin(
-        name=name, version=version, source="harbor", url=_without_password(url), commit=commit or None, tasks=tasks
-    )
+    place = _without_password(url) if url else None
+    return DatasetOrigin(name=name, version=version, source="harbor", url=place, commit=commit or None, tasks=tasks)
 
 
-def _without_password(url: str) -> str | None:
+def _without_password(url: str) -> str:
     head, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{head}{slashes}{host.rpartition('@')[2]}{slash}{path}" if url else None
-
-
-def text_or_empty(value: object) -> str:
-    """Return a string unchanged; empty for any other type."""
-    return value if isinstance(value, str) else ""
+    return f"{head}{slashes}{host.rpartition('@')[2]}{slash}{path}"

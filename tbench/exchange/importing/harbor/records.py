@@ -16,15 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tbench.errors import UsageError
 from tbench.exchange.importing.foreign_files import is_directory, is_file, object_or_none
-from tbench.text import names_text, visible_line
 
-
-def _in_utc(time: datetime) -> datetime:
-    """Assume UTC for the few times of Harbor without a time zone."""
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-Time = Annotated[datetime, AfterValidator(_in_utc)]
+Time = Annotated[datetime, AfterValidator(lambda time: time if time.tzinfo is not None else time.replace(tzinfo=UTC))]
+"""A time; the few times of Harbor without a time zone are assumed to be in UTC."""
 
 
 class HarborRecord(BaseModel):
@@ -248,8 +242,3 @@ def _head(file: Path) -> bytes:
             return opened.read(_HEAD_BYTES)
     except OSError:
         return b""
-
-
-def links_note(job: JobPlace) -> str | None:
-    """Return a note about links in a job's directory; None without links."""
-    return f"links were not followed: {visible_line(names_text(job.links))}" if job.links else None

@@ -181,7 +181,7 @@ def _make_trajectory(agent: str, found: tuple[list[_AgentTurn], list[Message]]) 
         step = _step(number, turn, has_calls=has_calls, is_last=number == len(turns))
         steps.append(step)
         messages += _messages(turn)
-    counts = Counter(_kind(warning) for step in steps for warning in step.warnings)
+    counts = Counter(warning.partition(":")[0] for step in steps for warning in step.warnings)
     counts.update(f"format_error:{step.format_error}" for step in steps if step.format_error)
     return Trajectory(
         protocol=agent,
@@ -234,19 +234,13 @@ def _format_error(turn: _AgentTurn, observation: str, *, has_calls: bool) -> str
 def _messages(turn: _AgentTurn) -> list[Message]:
     reply, names = turn.reply, {call.id for call in turn.reply.tool_calls}
     own = Message(role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
-    return [
-        own,
-        *(
-            Message(role="tool", content=text, tool_call_id=call_id)
-            if call_id in names
-            else Message(role="user", content=text)
-            for call_id, text in turn.answers
-        ),
-    ]
-
-
-def _kind(warning: str) -> str:
-    return warning.partition(":")[0]
+    answers = (
+        Message(role="tool", content=text, tool_call_id=call_id)
+        if call_id in names
+        else Message(role="user", content=text)
+        for call_id, text in turn.answers
+    )
+    return [own, *answers]
 
 
 def _typed_text(call: ToolCall) -> str:

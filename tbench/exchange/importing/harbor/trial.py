@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.trajectory import Outcome, Trajectory, Usage
-from tbench.exchange.importing.common import trial_dir
 from tbench.exchange.importing.foreign_files import (
     LARGEST_BYTES,
     UnusableFile,
@@ -31,7 +30,7 @@ from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge, numbe
 from tbench.files import safe_relative
 from tbench.results import UNKNOWN_TIME, Integrity, TaskStepResult, Timings, TrialResult
 from tbench.storage.record_directory import first_problem
-from tbench.storage.run_files import RECORDING_NAME
+from tbench.storage.run_files import RECORDING_NAME, trial_directory
 from tbench.storage.run_store import StepLog, write_files, write_trial
 from tbench.text import counted
 from tbench.verifier_logs import Logs
@@ -39,7 +38,6 @@ from tbench.verifier_logs import Logs
 # Counts and durations of a Harbor trial
 
 _REPLIES, _REQUEST_TIMES = "n_episodes", "api_request_times_msec"
-USED_METADATA = (_REPLIES, _REQUEST_TIMES)
 """Metadata of Terminus-2's context that is used here."""
 
 
@@ -86,13 +84,9 @@ def make_timings(record: HarborTrial, steps: Sequence[TaskStepResult], trajector
 
 def model_sec(contexts: Sequence[Context]) -> float:
     """Return the seconds of requests, which Terminus-2 records."""
-    times = [time for context in contexts for time in list_or_empty((context.metadata or {}).get(_REQUEST_TIMES))]
+    lists = [(context.metadata or {}).get(_REQUEST_TIMES) for context in contexts]
+    times = [time for times in lists if isinstance(times, list) for time in times]
     return sum(time for time in times if isinstance(time, int | float) and 0 <= time < 1e9) / 1000
-
-
-def list_or_empty(value: object) -> list[Any]:
-    """Return a list unchanged; empty for any other type."""
-    return value if isinstance(value, list) else []
 
 
 def span_seconds(span: Span | None) -> float:
@@ -133,7 +127,9 @@ class FoundTrial:
     @property
     def task_digest(self) -> str | None:
         """Hash of the task's content from the job's lock file (Harbor 0.25 and later), made as tbench makes it."""
-        return locked_digest((object_or_none(self.directory / LOCK) or {}).get("task"))
+        lock = (object_or_none(self.directory / LOCK) or {}).get("task")
+        found = _DIGEST.fullmatch(str(lock.get("digest"))) if isinstance(lock, dict) else None
+        return found[1] if found else None
 
 
 def read_trial(directory: Path) -> FoundTrial:
@@ -155,7 +151,7 @@ def _drop_large_values(holder: dict[str, Any]) -> None:
         context.pop("rollout_details", None)
         metadata = context.get("metadata")
         known = metadata if isinstance(metadata, dict) else {}
-        context["metadata"] = {name: known[name] for name in USED_METADATA if name in known}
+        context["metadata"] = {name: known[name] for name in (_REPLIES, _REQUEST_TIMES) if name in known}
 
 
 def task_without_result(directory: Path) -> str | None:
@@ -179,12 +175,6 @@ def last_part(name: str) -> str | None:
     return last if last and last not in (".", "..") and last.isprintable() and len(last.encode()) <= 200 else None
 
 
-def locked_digest(lock: Any) -> str | None:
-    """Return the hash in the lock of a task; None without one."""
-    found = _DIGEST.fullmatch(str(lock.get("digest"))) if isinstance(lock, dict) else None
-    return found[1] if found else None
-
-
 class TrialWriter:
     """Converts the trials of a run one by one, and counts what could not be imported."""
 
@@ -200,7 +190,7 @@ class TrialWriter:
         trajectory = self._trajectory(found.directory / "agent", record)
         steps = self._steps(found, task, seed)
         result = self._result(found, task, seed, trajectory, steps)
-        target = trial_dir(self._directory, result)
+        target = trial_directory(self._directory, task, seed)
         self._copy(found.directory, target)
         write_trial(target, result, _write_steps(target, trajectory, result), {})
         return result
@@ -237,7 +227,10 @@ class TrialWriter:
             timings=make_timings(record, [step for step, _ in steps], trajectory),
             started_at=begun,
             finished_at=ended,
-            integrity=Integrity(remarks=verdict.remarks, verify=_verify_mode(record)),
+            integrity=Integrity(
+                remarks=verdict.remarks,
+                verify="separate" if record.verifier_environment_mode == "separate" else "shared",
+            ),
             out_of_memory=verdict.out_of_memory,
             task_steps=tuple(step for step, _ in steps),
         )
@@ -246,7 +239,7 @@ class TrialWriter:
 
     def _steps(self, found: FoundTrial, task: str, seed: int) -> list[tuple[TaskStepResult, Trajectory | None]]:
         """Convert the task steps and write their files."""
-        home = self._directory / "trials" / task / f"seed-{seed}" / _STEPS
+        home = trial_directory(self._directory, task, seed) / _STEPS
         made = []
         for record in found.record.step_results or ():
             name = safe_relative(record.step_name.replace("/", "_"))
@@ -369,7 +362,3 @@ def _step_limit(record: HarborTrial) -> int | None:
     kwargs = agent.get("kwargs") if isinstance(agent, dict) else None
     limits = [kwargs.get(name) for name in _STEP_LIMITS] if isinstance(kwargs, dict) else []
     return next((limit for limit in limits if type(limit) is int and limit > 0), None)
-
-
-def _verify_mode(record: HarborTrial) -> Any:
-    return "separate" if record.verifier_environment_mode == "separate" else "shared"

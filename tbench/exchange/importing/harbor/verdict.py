@@ -59,7 +59,7 @@ _BLAMES = {Stage.SANDBOX: Blame.INFRA, Stage.AGENT: Blame.HARNESS, Stage.VERIFIE
 """Party most likely at fault for an unknown exception; during the agent's phase, the code around the model."""
 
 
-def voids_a_zero(raised: Raised) -> bool:
+def _voids_a_zero(raised: Raised) -> bool:
     """Whether a 0 with this exception says nothing about the agent, because something else ended the trial."""
     return raised.exception_type == _CANCELLED or _TYPE_OF.get(raised.exception_type) in _NOT_THE_AGENT
 
@@ -177,7 +177,7 @@ def _read_rewards(
 
 
 def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, logs: Logs) -> ErrorInfo | None:
-    if raised is not None and voids_a_zero(raised):
+    if raised is not None and _voids_a_zero(raised):
         return convert_error(raised, record)
     failure = tool_failure(logs)
     if failure is None or tests_ran(logs) or not _CALLS_PYTEST.search(logs.get("stdout.txt", b"")):
@@ -208,16 +208,14 @@ def _why_no_reward(record: HarborTrial | StepRecord, raised: Raised | None) -> E
     after = f" ({describe_exception(raised)})" if raised is not None else ""
     if record.verifier_result is not None:
         return error("verifier_no_reward", f"Harbor has a verdict without a reward{after}")
-    if isinstance(record, HarborTrial) and _is_unverified(record.config):
-        return error("verifier_no_reward", "the trial was run without verification")
+    if isinstance(record, HarborTrial):
+        verifier = record.config.get("verifier")
+        is_disabled = isinstance(verifier, dict) and verifier.get("disable") is True
+        if is_disabled or record.config.get("install_only"):
+            return error("verifier_no_reward", "the trial was run without verification")
     if record.verifier is None:
         return error("verifier_failed", f"no verdict and no exception, and the verifier never began{after}")
     return error("verifier_failed", f"no verdict and no exception, although the verifier had begun{after}")
-
-
-def _is_unverified(config: Mapping[str, Any]) -> bool:
-    verifier = config.get("verifier")
-    return bool(config.get("install_only")) or (isinstance(verifier, dict) and verifier.get("disable") is True)
 
 
 def _remarks(raised: Raised | None, reward: float, logs: Logs) -> tuple[str, ...]:
