@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from tbench.scores.intervals import quantile
+from tbench.scores.intervals import NORMAL_975, quantile
 
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_MODELS_FOR_INTERVAL = 10
 """Fewer models have too few orders for resampling, and too few for the normal approximation of Fisher's interval."""
-_Z_975 = 1.959963984540054
 
 Interval = tuple[float, float]
 Coefficient = Callable[[Sequence[float], Sequence[float]], float | None]
@@ -105,7 +104,7 @@ def kendall(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
     Of P = n(n - 1)/2 pairs, C are ordered alike, D in opposite ways, and T_x and T_y are tied in x and y.
     """
-    pairs = _pairs(len(xs))
+    pairs = math.comb(len(xs), 2)
     tied_x, tied_y, tied_both = (_tied_pairs(values) for values in (xs, ys, list(zip(xs, ys, strict=True))))
     if not pairs or tied_x == pairs or tied_y == pairs:
         return None
@@ -154,7 +153,7 @@ def fisher_interval(rho: float | None, n: int) -> Interval | None:
     """
     if rho is None or n < MIN_MODELS_FOR_INTERVAL or abs(rho) >= 1.0:
         return None
-    centre, half = math.atanh(rho), _Z_975 * math.sqrt((1 + rho * rho / 2) / (n - 3))
+    centre, half = math.atanh(rho), NORMAL_975 * math.sqrt((1 + rho * rho / 2) / (n - 3))
     return math.tanh(centre - half), math.tanh(centre + half)
 
 
@@ -181,9 +180,5 @@ def _bounded(numerator: int, square: int) -> float:
     return numerator / math.sqrt(square)
 
 
-def _pairs(n: int) -> int:
-    return n * (n - 1) // 2
-
-
 def _tied_pairs(values: Sequence[Hashable]) -> int:
-    return sum(_pairs(count) for count in Counter(values).values())
+    return sum(math.comb(count, 2) for count in Counter(values).values())

@@ -117,8 +117,8 @@ def run_cost(finals: FinalResults, prices: Prices, *, solved: int, missing: int)
 
     `missing` is the number of planned trials without a final result.
     """
-    by_token, by_time = prices.are_for_tokens, prices.are_for_time
-    if not (by_token or by_time) or _is_without_model(finals):
+    by_token, by_time, agents = prices.are_for_tokens, prices.are_for_time, finals.names["agent"]
+    if not (by_token or by_time) or (agents and agents <= AGENTS_WITHOUT_MODEL):
         return None
     attempts = finals.attempts
     amount = sum((_token_price(each.tokens, prices) for each in attempts), Fraction())
@@ -166,11 +166,6 @@ def cost_ratio(first: Cost | None, second: Cost | None) -> float | None:
 def _exact(price: float | None) -> Fraction:
     """Return a price as it was written: 0.1 is 1/10. A price that is not given is 0."""
     return Fraction(repr(price or 0.0))
-
-
-def _is_without_model(finals: FinalResults) -> bool:
-    agents = finals.names["agent"]
-    return bool(agents) and agents <= AGENTS_WITHOUT_MODEL
 
 
 def _lacks_cached(result: FinalResult, prices: Prices) -> bool:

@@ -49,14 +49,8 @@ class CompactReplies(NamedTuple):
     def from_stats(cls, seen: ReplyStats) -> CompactReplies:
         if not seen.total:
             return _NO_REPLIES
-        return cls(
-            total=seen.total,
-            models=shared_counts(tuple(seen.models.items())),
-            fingerprints=shared_counts(tuple(seen.fingerprints.items())),
-            weights=shared_counts(tuple(seen.weights.items())),
-            signs=shared_counts(tuple(seen.signs.items())),
-            first=seen.first,
-        )
+        counts = (seen.models, seen.fingerprints, seen.weights, seen.signs)
+        return cls._make((seen.total, *(shared_counts(tuple(each.items())) for each in counts), seen.first))
 
 
 _NO_REPLIES = CompactReplies(0, _EMPTY, _EMPTY, _EMPTY, _EMPTY, None)
@@ -111,29 +105,17 @@ class FinalResult:
     @classmethod
     def from_result(cls, result: TrialResult, reported_reward: float | None) -> Self:
         usage = result.usage
-        return cls(
-            task=result.task,
-            seed=result.seed,
-            attempt=result.attempt,
-            reward=result.reward,
-            reported_reward=reported_reward,
-            passed=result.passed,
-            metrics=result.metrics or _EMPTY,
-            outcome=result.outcome,
-            error=result.error,
-            steps=result.steps,
-            tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.uncounted),
-            replies_from=result.replies_from or _EMPTY,
-            replies=CompactReplies.from_stats(result.replies),
-            timings=CompactTimings.from_timings(result.timings),
-            started_at=result.started_at,
-            human_touched=result.human_touched,
-            went_on=result.went_on,
-            integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
-            host=None if result.passed else result.host,
-            task_steps=result.task_steps,
-            reward_all_steps=result.reward_all_steps,
-        )
+        changed: dict[str, Any] = {
+            "reported_reward": reported_reward,
+            "metrics": result.metrics or _EMPTY,
+            "tokens": (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.uncounted),
+            "replies_from": result.replies_from or _EMPTY,
+            "replies": CompactReplies.from_stats(result.replies),
+            "timings": CompactTimings.from_timings(result.timings),
+            "integrity": NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
+            "host": None if result.passed else result.host,
+        }
+        return cls(*(changed[name] if name in changed else getattr(result, name) for name in cls.__slots__))
 
 
 class FinalResults:

@@ -25,11 +25,11 @@ _MAX_PRODUCTS = 2_000_000
 """Multiplications (some 0.2 s) up to which a bootstrap is exact; beyond, drawing resamples is as fast."""
 _ASYMPTOTIC_FROM = 2000
 """Number of values from which the asymptotic distribution is more accurate than 20,000 resamples."""
-_NORMAL_975 = 1.959963984540054
+NORMAL_975 = 1.959963984540054
 _BISECTIONS = 50
 _MAX_TERMS = 10_000
 
-IntervalMethod = Literal["bootstrap", "korn-graubard"]
+IntervalMethod = Literal["bootstrap", "korn-graubard", "bonett-price"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A 95 % interval of a mean over tasks."""
+    """A 95 % interval of a mean over tasks, or of a mean difference."""
 
     low: float
     high: float
@@ -74,7 +74,7 @@ def korn_graubard_95(means: Sequence[float]) -> Interval:
     variance of the n means and two more, 0 and 1, as long as n_eff stays above n.
     """
     n, mean = len(means), fmean(means)
-    most = n * mean * (1.0 - mean) * (_NORMAL_975 / student_t_975(n - 1)) ** 2
+    most = n * mean * (1.0 - mean) * (NORMAL_975 / student_t_975(n - 1)) ** 2
     size = max(n, most / variance([*means, 0.0, 1.0]))
     if most > 0.0 and (spread := variance(means)) > 0.0:
         size = min(size, most / spread)
@@ -112,8 +112,8 @@ def _asymptotic_bootstrap(values: Sequence[float]) -> Bootstrap:
     count, mean = len(values), fmean(values)
     se = math.sqrt(math.fsum((value - mean) ** 2 for value in values)) / count
     skewed = 0.0 if se == 0.0 else math.fsum((value - mean) ** 3 for value in values) / (count * se) ** 3
-    middle = mean + se * skewed * (_NORMAL_975**2 - 1.0) / 6.0
-    return Bootstrap(se, middle - se * _NORMAL_975, middle + se * _NORMAL_975)
+    middle = mean + se * skewed * (NORMAL_975**2 - 1.0) / 6.0
+    return Bootstrap(se, middle - se * NORMAL_975, middle + se * NORMAL_975)
 
 
 class _Lattice(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean, pstdev, stdev
@@ -44,7 +44,10 @@ class RewardTable:
         Raises ValueError for an empty plan or one with duplicates, a verdict outside the plan, two verdicts for the
         same task and seed, and a reward that is not a finite number or too large to compute with.
         """
-        _check_plan(tasks, seeds)
+        if not tasks or not seeds:
+            raise ValueError("a reward table needs at least one task and one seed")
+        if len(set(tasks)) < len(tasks) or len(set(seeds)) < len(seeds):
+            raise ValueError("a task or a seed is planned twice")
         rewards: dict[tuple[str, int], float | None] = {}
         for task, seed, reward in verdicts:
             if (task, seed) in rewards:
@@ -58,15 +61,6 @@ class RewardTable:
         rows = tuple(tuple(rewards.get((task, seed)) for seed in seeds) for task in tasks)
         is_bounded = is_bounded and all(reward is None or 0.0 <= reward <= 1.0 for reward in rewards.values())
         return cls(tuple(tasks), tuple(seeds), rows, is_bounded)
-
-    def binarised(self) -> RewardTable:
-        """Return the table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
-        rows = tuple(tuple(None if r is None else float(is_solved(r)) for r in row) for row in self.rows)
-        return RewardTable(self.tasks, self.seeds, rows, self.is_bounded)
-
-    def filled(self, value: float) -> RewardTable:
-        """Return the table with `value` for every trial without a verdict."""
-        return RewardTable(self.tasks, self.seeds, tuple(_filled(self, value)), self.is_bounded)
 
     def scored_rewards(self) -> tuple[float, ...]:
         """Return the rewards of all trials with a verdict, row by row."""
@@ -107,7 +101,11 @@ def task_means(table: RewardTable) -> tuple[float, ...]:
 
 def score(table: RewardTable) -> float:
     """Return the mean of p_t over tasks, which equals the mean of the per-seed scores; unscored = 0."""
-    return mean([reward for row in _filled(table) for reward in row])
+    return _score(table, 0.0)
+
+
+def _score(table: RewardTable, unscored: float) -> float:
+    return mean([reward for row in _filled(table, unscored) for reward in row])
 
 
 def task_means_scored_only(table: RewardTable) -> tuple[float, ...]:
@@ -172,7 +170,7 @@ def bounds(table: RewardTable) -> Bounds | None:
     """Return the score with 0 and with 1 for every trial without a verdict; None if rewards may be outside 0 to 1."""
     if not table.is_bounded:
         return None
-    return Bounds(worst=score(table), best=score(table.filled(1.0)))
+    return Bounds(worst=score(table), best=_score(table, 1.0))
 
 
 def expected_std(table: RewardTable) -> float | None:
@@ -198,7 +196,7 @@ def standard_error_over_tasks(table: RewardTable) -> float | None:
 
 def solve_counts(table: RewardTable) -> tuple[int, ...]:
     """Return the number of seeds at which each task was solved (reward >= 1), in task order."""
-    return tuple(int(sum(row)) for row in _solved_rows(table))
+    return tuple(sum(reward is not None and is_solved(reward) for reward in row) for row in table.rows)
 
 
 def solve_count_histogram(table: RewardTable) -> dict[int, int]:
@@ -212,50 +210,35 @@ def solved_rate(table: RewardTable) -> float:
     return sum(solve_counts(table)) / (len(table.tasks) * len(table.seeds))
 
 
-def pass_at_k(table: RewardTable, k: int) -> float:
-    """Return the chance that at least one of k trials of a task is solved: mean over t of 1 - C(n-c_t, k) / C(n, k).
-
-    n = S, c_t = solved trials of task t (no verdict: not solved). Unbiased (Chen et al. 2021, "Evaluating
-    Large Language Models Trained on Code"). pass@1 is the score. Raises ValueError unless 1 <= k <= S and
-    every reward is 0 or 1; pass `table.binarised()` to count reward >= 1 as solved.
-    """
-    return _pass_at(solve_count_histogram(table), _check_k(table, k), k)
-
-
-def pass_hat_k(table: RewardTable, k: int) -> float:
-    """Return pass^k, the chance that all of k trials of a task are solved: mean over t of C(c_t, k) / C(n, k).
-
-    n, c_t and the ValueErrors are those of `pass_at_k` (Yao et al. 2024, "tau-bench").
-    """
-    return _pass_hat(solve_count_histogram(table), _check_k(table, k), k)
-
-
 @dataclass(frozen=True, slots=True)
 class PassRates:
     """pass@k and pass^k for each k from 1 to the number of seeds."""
 
     pass_at: dict[int, float]
+    """Chance that at least one of k trials of a task is solved: mean over t of 1 - C(n-c_t, k) / C(n, k).
+
+    n = S, c_t = solved trials of task t (no verdict: not solved). Unbiased (Chen et al. 2021, "Evaluating Large
+    Language Models Trained on Code").
+    """
     pass_hat: dict[int, float]
+    """Chance that all of k trials of a task are solved: mean over t of C(c_t, k) / C(n, k) (Yao et al. 2024,
+    "tau-bench")."""
 
 
 def pass_rates(table: RewardTable) -> PassRates:
-    """Return `pass_at_k` and `pass_hat_k` for every k, with reward >= 1 as solved."""
+    """Return pass@k and pass^k for every k, with reward >= 1 as solved."""
     n, histogram = len(table.seeds), solve_count_histogram(table)
-    ks = range(1, n + 1)
-    return PassRates({k: _pass_at(histogram, n, k) for k in ks}, {k: _pass_hat(histogram, n, k) for k in ks})
+    at, hat = {}, {}
+    for k in range(1, n + 1):
+        chances = [Fraction(math.comb(c, k), math.comb(n, k)) for c in range(n + 1)]
+        at[k] = _mean_by_count(histogram, [1 - chances[n - c] for c in range(n + 1)])
+        hat[k] = _mean_by_count(histogram, chances)
+    return PassRates(at, hat)
 
 
-def _pass_at(histogram: Mapping[int, int], n: int, k: int) -> float:
-    return _mean_by_count(histogram, lambda c: 1 - Fraction(math.comb(n - c, k), math.comb(n, k)))
-
-
-def _pass_hat(histogram: Mapping[int, int], n: int, k: int) -> float:
-    return _mean_by_count(histogram, lambda c: Fraction(math.comb(c, k), math.comb(n, k)))
-
-
-def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], Fraction]) -> float:
-    """Return the mean over tasks of `value`, a function of a task's number of solved trials."""
-    total = exact_sum(tasks * value(count) for count, tasks in histogram.items() if tasks)
+def _mean_by_count(histogram: Mapping[int, int], values: Sequence[Fraction]) -> float:
+    """Return the mean over tasks of the value at the task's number of solved trials."""
+    total = exact_sum(tasks * values[count] for count, tasks in histogram.items() if tasks)
     return float(total / sum(histogram.values()))
 
 
@@ -269,22 +252,6 @@ def is_uneven(most: int, total: int, bins: int) -> bool:
     return bins * incomplete_beta(most, total - most + 1, 1.0 / bins) < 0.05
 
 
-def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:
-    if not tasks or not seeds:
-        raise ValueError("a reward table needs at least one task and one seed")
-    if len(set(tasks)) < len(tasks) or len(set(seeds)) < len(seeds):
-        raise ValueError("a task or a seed is planned twice")
-
-
-def _check_k(table: RewardTable, k: int) -> int:
-    n = len(table.seeds)
-    if not 1 <= k <= n:
-        raise ValueError(f"k is {k}, but must be between 1 and the number of seeds ({n})")
-    if any(reward not in (0.0, 1.0) for reward in table.scored_rewards()):
-        raise ValueError("pass@k and pass^k need rewards of 0 or 1; call binarised() to count reward >= 1 as solved")
-    return n
-
-
 def _means_of_scored(rows: Iterable[Row]) -> list[Fraction]:
     return [exact_mean(scored) for row in rows if (scored := [r for r in row if r is not None])]
 
@@ -292,7 +259,3 @@ def _means_of_scored(rows: Iterable[Row]) -> list[Fraction]:
 def _filled(table: RewardTable, value: float = 0.0) -> list[tuple[float, ...]]:
     """Return the rows with `value` for every trial without a verdict."""
     return [tuple([value if reward is None else reward for reward in row]) for row in table.rows]
-
-
-def _solved_rows(table: RewardTable) -> list[tuple[float, ...]]:
-    return _filled(table.binarised())

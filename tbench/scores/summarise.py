@@ -432,7 +432,7 @@ def _cell(seed: int, result: FinalResult | None) -> Cell:
         seed=seed,
         status=trial_status(result),
         reward=_canonical(result.reward),
-        error=_error_type(result) if result.reward is None else None,
+        error=None if result.reward is not None else result.error.type if result.error else NO_VERDICT,
         outcome=result.outcome,
         steps=result.steps,
         wall_sec=result.timings.wall_sec,
@@ -454,10 +454,6 @@ def trial_status(result: TrialResult | FinalResult) -> Status:
     if result.passed:
         return Status.PASS
     return Status.PARTIAL if canonical(result.reward) > 0 else Status.FAIL
-
-
-def _error_type(result: FinalResult) -> str:
-    return result.error.type if result.error else NO_VERDICT
 
 
 def _flags(results: Iterable[FinalResult]) -> tuple[Flag, ...]:

@@ -416,40 +416,16 @@ class Summary(Frozen):
         return f"; {_with_std(done.mean, done.std)} over the {len(done.seeds)} completed"
 
     def as_json(self) -> dict[str, Any]:
-        """Return a plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
+        """Return a plain dict for `--json`: the fields of this class and three properties; docs/results.md lists them.
 
-        schema_version, model, agent, started_at, seeds, overrides [text], lacking_limits [text], score_line,
-        score_lines, coverage;
-        counts {planned, scored, solved, errors, missing, other_attempts, unplanned, human_touched, went_on,
-            flagged, weakly_flagged, unconfirmed, repaired, regraded, remarked};
-        score null or {mean, std, std_kind, per_seed, scored_per_seed, completed null or {seeds, mean, std},
-        scored_only, scored_only_std, scored_only_interval_95, worst, best, expected_std, se_over_tasks,
-        interval_95, interval_method, solved_rate, pass_at_k, pass_hat_k} (the last two keyed by k as a string);
-        tasks [{task, mean_reward, solved, scored, cells [{seed, status, reward, error, outcome, steps,
-        wall_sec, attempt, human_touched, reward_all_steps, task_steps}], outcomes, mean_steps, mean_wall_sec, time}];
-        errors [{stage, type, blame, count, retryable, example_message, example_trial}];
-        outcomes {name: count}; usage {prompt_tokens, completion_tokens, cached_tokens, uncounted};
-        replies_from {url: count}; replies {total, models, fingerprints, weights,
-        signs, first} (total is a number, first null, the others {name: count}); reply_notes [text];
-        time {model_sec, waiting_sec, command_sec, verifier_sec, sandbox_sec, teardown_sec, other_sec, total_sec,
-        queue_sec}, here and per task;
-        pressure null or {timeouts, under_pressure, failed, failed_under_pressure, load_max, memory_stall_max,
-        clock_jump_sec};
-        repeated [text]; flags [{trial, reward, tamper, is_weak}];
-        dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
-        listed_commit, trials_per_task}; broken_rules [text]; metrics [{name, mean, std, tasks, trials}];
-        unreached null or {trials, steps, score}; shard null or {name, trials, whole};
-        unhealthy null or {tasks {task: why}, score}; tags {tag: trials};
-        without null or {tags, left_out, planned, score, std};
-        cost null or {currency, amount, per_solved, solved, busy_sec, gpu_sec, gpu_sec_per_solved, unknown [text],
-        uncached}.
+        Scores and rewards are fractions; keys stay the same over releases.
         """
-        lines = {
+        return {
+            **self.model_dump(mode="json"),
             "score_line": self.score_line,
             "score_lines": list(self.score_lines),
             "coverage": self.coverage,
         }
-        return _with_string_keys({**self.model_dump(mode="json"), **lines})
 
 
 def percent(fraction: float) -> str:
@@ -474,12 +450,3 @@ def _interval(score: Score) -> str:
     if score.scored_only_interval_95 is None:
         return ""
     return f"; 95 % interval {range_text(*score.scored_only_interval_95)}"
-
-
-def _with_string_keys(data: dict[str, Any]) -> dict[str, Any]:
-    """Return `data` with string keys, so that it equals what is parsed from its JSON."""
-    score = data["score"]
-    if score is not None:
-        for name in ("pass_at_k", "pass_hat_k"):
-            score[name] = {str(k): value for k, value in score[name].items()}
-    return data

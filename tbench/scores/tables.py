@@ -28,12 +28,10 @@ from tbench.scores.statistics import is_uneven
 from tbench.scores.summary import (
     Cell,
     Counts,
-    ErrorGroup,
     Score,
     Status,
     Summary,
     TaskRow,
-    TimeSplit,
     percent,
     range_text,
 )
@@ -80,14 +78,16 @@ def render(summary: Summary, console: Console, *, brief: bool = False) -> None:
     If `brief`, it has the table, the score, its interval, the failures, and whatever makes the score doubtful.
     """
     print_table(lambda width: _task_table(summary, width), console)
-    for line in (*_legend(summary, brief=brief), "", *(() if brief else (_run_line(summary),)), *summary.score_lines):
+    for line in _lines_below(summary, brief=brief):
         print_line(line, console)
-    for line in (*_failure_lines(summary), *_conditions(summary)) if brief else _conditions(summary):
-        print_line(line, console)
-    for line in (*_doubts(summary), *(() if brief else _detail_lines(summary))):
-        print_line(line, console)
-    for line in (*_flag_lines(summary), *_error_lines(summary)):
-        print_line(line, console)
+
+
+def _lines_below(summary: Summary, *, brief: bool) -> Iterator[str]:
+    """Yield the lines below the table of tasks."""
+    yield from (*_legend(summary, brief=brief), "", *(() if brief else (_run_line(summary),)), *summary.score_lines)
+    yield from _failure_lines(summary) if brief else ()
+    yield from (*_conditions(summary), *_doubts(summary), *(() if brief else _detail_lines(summary)))
+    yield from (*_flag_lines(summary), *_error_lines(summary))
 
 
 def _legend(summary: Summary, *, brief: bool) -> Iterator[str]:
@@ -128,7 +128,9 @@ def _lines(table: Table, console: Console) -> Iterator[str]:
     rule = next(line for line in head if "-" in line and not line.strip("-+"))
     widths = [len(part) - 1 for part in rule.split("+")]
     if len(widths) < len(table.columns) or min(widths) < 1 or len(rule) > console.width:  # not enough room
-        yield from _capture_lines(table, console)
+        with console.capture() as captured:
+            console.print(table)
+        yield from (line.rstrip() for line in captured.get().splitlines())
         return
     yield from (*head[: head.index(rule)], "-" * len(rule))
     laid_out = list(zip(table.columns, widths, strict=True))
@@ -149,12 +151,6 @@ def _aligned(cell: str, column: TableColumn, width: int) -> str:
         cell = cell.rstrip()
         return " " * (width - cell_len(cell)) + cell
     return cell + " " * (width - cell_len(cell))
-
-
-def _capture_lines(table: Table, console: Console) -> list[str]:
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def _task_table(summary: Summary, width: int) -> Table:
@@ -246,8 +242,9 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
     yield f"tokens: {_token_text(summary.usage)}"
     if summary.replies_from:
         yield f"replies: {', '.join(f'{count:,} from {plain(url)}' for url, count in summary.replies_from.items())}"
-    if summary.time.total_sec > 0:
-        yield f"time: {_time_text(summary.time)}"
+    if (total := summary.time.total_sec) > 0:
+        parts = (f"{name} {sec:,.1f} s ({100 * sec / total:.0f} %)" for name, sec in summary.time.parts().items())
+        yield f"time: {', '.join(parts)}; not included: queue {summary.time.queue_sec:,.1f} s"
 
 
 def _token_text(usage: Usage) -> str:
@@ -337,11 +334,6 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"note: zeros with a failed tool and no sign of a test in the output: {counts.remarked}"
 
 
-def _time_text(time: TimeSplit) -> str:
-    parts = ", ".join(f"{name} {sec:,.1f} s ({100 * sec / time.total_sec:.0f} %)" for name, sec in time.parts().items())
-    return f"{parts}; not included: queue {time.queue_sec:,.1f} s"
-
-
 def _flag_lines(summary: Summary) -> Iterator[str]:
     if not summary.flags:
         return
@@ -363,13 +355,10 @@ def _error_lines(summary: Summary) -> Iterator[str]:
     yield ""
     yield "errors (no verdict; not scored as 0 except where a score line says unscored = 0):"
     for group in summary.errors:
-        yield f"  {group.count} x {_error_head(group)}"
+        stage, blame = group.stage or "unknown", group.blame or "unknown"
+        about = f"stage {stage}, blame {blame}, {group.retryable} retryable"
+        yield f"  {group.count} x {plain(group.type)} ({about})"
         yield f"      {plain(group.example_trial)}: {plain(group.example_message)}"
-
-
-def _error_head(group: ErrorGroup) -> str:
-    stage, blame = group.stage or "unknown", group.blame or "unknown"
-    return f"{plain(group.type)} (stage {stage}, blame {blame}, {group.retryable} retryable)"
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -409,10 +398,6 @@ class Sheet:
     @property
     def _visible(self) -> tuple[Column, ...]:
         return tuple(column for column in self.columns if column.header is not None)
-
-    def with_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sheet:
-        """Return a sheet with the same columns and other rows."""
-        return Sheet(self.columns, rows)
 
     def print(self, console: Console) -> None:
         """Print the sheet as a table."""

@@ -24,8 +24,7 @@ from tbench.scores.statistics import (
     expected_std,
     is_uneven,
     mean_std,
-    pass_at_k,
-    pass_hat_k,
+    pass_rates,
     per_seed_scores,
     per_seed_scores_scored_only,
     score,
@@ -109,7 +108,7 @@ def test_published_pass_at_k_and_solve_counts_are_reproduced(
 ) -> None:
     trials, expected = published
     for k, value in expected["pass_at_k"].items():
-        assert pass_at_k(trials, int(k)) == pytest.approx(value, abs=5e-9)
+        assert pass_rates(trials).pass_at[int(k)] == pytest.approx(value, abs=5e-9)
     histogram = {str(n): count for n, count in solve_count_histogram(trials).items()}
     assert histogram == expected["solve_count_hist"]
 
@@ -213,28 +212,20 @@ def test_the_largest_rewards_can_be_computed_with() -> None:
     assert all(figure is not None and math.isfinite(figure) for figure in figures)
 
 
-def test_pass_at_k_refuses_partial_rewards_and_impossible_k() -> None:
-    partial = table((1.0, 0.5))
-    with pytest.raises(ValueError, match="0 or 1"):
-        pass_at_k(partial, 1)
-    assert pass_at_k(partial.binarised(), 1) == 0.5
-    for k in (0, 3):
-        with pytest.raises(ValueError, match="between 1 and"):
-            pass_hat_k(partial.binarised(), k)
-
-
 @given(binary)
 def test_pass_at_k_is_the_share_of_seed_subsets_with_a_solved_trial(trials: RewardTable) -> None:
-    for k in range(1, len(trials.seeds) + 1):
+    rates = pass_rates(trials)
+    assert rates.pass_at.keys() == rates.pass_hat.keys() == set(range(1, len(trials.seeds) + 1))
+    for k in rates.pass_at:
         draws = [draw for row in trials.rows for draw in itertools.combinations(row, k)]
-        assert pass_at_k(trials, k) == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
-        assert pass_hat_k(trials, k) == pytest.approx(sum(all(draw) for draw in draws) / len(draws))
+        assert rates.pass_at[k] == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
+        assert rates.pass_hat[k] == pytest.approx(sum(all(draw) for draw in draws) / len(draws))
 
 
 @given(binary)
 def test_at_k_of_one_both_are_the_score_and_then_they_part(trials: RewardTable) -> None:
-    ks = range(1, len(trials.seeds) + 1)
-    at, hat = [pass_at_k(trials, k) for k in ks], [pass_hat_k(trials, k) for k in ks]
+    rates = pass_rates(trials)
+    at, hat = list(rates.pass_at.values()), list(rates.pass_hat.values())
     assert at[0] == pytest.approx(score(trials)) == pytest.approx(hat[0]) == pytest.approx(solved_rate(trials))
     assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(at))
     assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(hat))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -162,7 +163,7 @@ def _as_csv(sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all
         comparison_text.task_sheet(each, first, second, (each.first, each.second), every=True)
         for each, (first, second) in zip(comparisons, combinations(sides, 2), strict=True)
     ]
-    return sheets[0].with_rows([row for sheet in sheets for row in sheet.rows]).as_csv()
+    return replace(sheets[0], rows=[row for sheet in sheets for row in sheet.rows]).as_csv()
 
 
 def _as_json(

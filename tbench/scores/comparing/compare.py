@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
@@ -17,25 +16,14 @@ from typing import Literal
 
 from harness.trajectory import Frozen
 from tbench.reward import as_fraction, is_solved
-from tbench.scores.comparing.compared_run import ComparedRun, PairedBy, Pairing, pair
+from tbench.scores.comparing.compared_run import ComparedRun, LeftOut, PairedBy, Pairing, pair
 from tbench.scores.comparing.exact_tests import PMethod, holm, sign_flip_test, sign_test
-from tbench.scores.intervals import bootstrap, can_be_resampled, student_t_975
+from tbench.scores.intervals import Interval, IntervalMethod, bootstrap, can_be_resampled, student_t_975
 from tbench.scores.statistics import Row, mean_std
-
-Method = Literal["bootstrap", "bonett-price"]
-
-
-@dataclass(frozen=True, slots=True)
-class DifferenceInterval:
-    """A 95 % interval of a mean difference, as fractions."""
-
-    low: float
-    high: float
-    method: Method
 
 
 @lru_cache(maxsize=128)
-def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval | None:
+def difference_interval_95(differences: tuple[float, ...]) -> Interval | None:
     """Return the 95 % interval of the mean of differences, one per task, over other tasks of the same kind.
 
     A bootstrap over tasks if they suffice; else `bonett_price_95`, whose width is above 0 even if all differences are
@@ -45,13 +33,13 @@ def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval
         return None
     if can_be_resampled(differences):
         resampled = bootstrap(differences)
-        return DifferenceInterval(resampled.low, resampled.high, "bootstrap")
+        return Interval(resampled.low, resampled.high, "bootstrap")
     if max(map(abs, differences)) > 1.0:
         return None
     return bonett_price_95(differences)
 
 
-def bonett_price_95(differences: Sequence[float]) -> DifferenceInterval:
+def bonett_price_95(differences: Sequence[float]) -> Interval:
     """Return the adjusted Wald interval of a mean of n differences within -1 to 1, with an extra 1 and an extra -1.
 
     m +- t_{n+1} sqrt(v / (n + 2)), with mean m and variance v of the n + 2 values (Bonett and Price 2012, "Adjusted
@@ -62,7 +50,7 @@ def bonett_price_95(differences: Sequence[float]) -> DifferenceInterval:
     mean = math.fsum(differences) / count
     variance = (math.fsum(each * each for each in differences) + 2.0) / count - mean * mean
     half = student_t_975(count - 1) * math.sqrt(variance / count)
-    return DifferenceInterval(max(-1.0, mean - half), min(1.0, mean + half), "bonett-price")
+    return Interval(max(-1.0, mean - half), min(1.0, mean + half), "bonett-price")
 
 
 class VarianceParts(Frozen):
@@ -128,7 +116,7 @@ class PairedDifference(Frozen):
     se: float | None
     """Standard error over tasks: sample sd of D_t / sqrt(T). None for a single task."""
     interval_95: tuple[float, float] | None
-    interval_method: Method | None
+    interval_method: IntervalMethod | None
     better: int
     """Tasks with D_t > 0."""
     worse: int
@@ -155,20 +143,6 @@ class TaskChange(Frozen):
     first_scored: int
     """Number of compared trials with a verdict."""
     second_scored: int
-
-
-class LeftOut(Frozen):
-    """Tasks and seeds that two runs do not have in common."""
-
-    only_first: tuple[str, ...] = ()
-    """Tasks in the first run only."""
-    only_second: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    """Tasks whose content differs between the runs."""
-    renamed: tuple[tuple[str, str], ...] = ()
-    """Pairs of a task of `only_first` and a task of `only_second` with the same content."""
-    first_seeds: tuple[int, ...] = ()
-    second_seeds: tuple[int, ...] = ()
 
 
 class Comparison(PairedDifference):
@@ -229,24 +203,13 @@ def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
         variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)])
         if len(pairing.seeds) > 1
         else None,
-        newly_solved=tuple(
-            each for each in changes if _is_newly_solved(each, pairing.first, pairing.second, pairing.tasks)
-        ),
-        newly_failed=tuple(
-            each for each in changes if _is_newly_solved(each, pairing.second, pairing.first, pairing.tasks)
-        ),
+        newly_solved=_newly_solved(changes, pairing.first, pairing.second, pairing.tasks),
+        newly_failed=_newly_solved(changes, pairing.second, pairing.first, pairing.tasks),
         changes=changes,
         only_first_unscored=_tasks_by_verdicts(pairing, lambda a, b: not a and b > 0),
         only_second_unscored=_tasks_by_verdicts(pairing, lambda a, b: not b and a > 0),
         both_unscored=_tasks_by_verdicts(pairing, lambda a, b: not a and not b),
-        left_out=LeftOut(
-            only_first=pairing.only_first,
-            only_second=pairing.only_second,
-            changed=pairing.changed,
-            renamed=pairing.renamed,
-            first_seeds=pairing.first_seeds_left_out,
-            second_seeds=pairing.second_seeds_left_out,
-        ),
+        left_out=pairing.left_out,
     )
 
 
@@ -261,7 +224,7 @@ def paired_difference(first: ExactRows, second: ExactRows) -> PairedDifference:
     """Compare two tables of the same shape, whose rows (tasks) may have different lengths."""
     pairs = _pairs(first, second)
     exact = [_mean(row) for row in pairs]
-    differences = [float(each) for each in exact]
+    differences = list(map(float, exact))
     interval = difference_interval_95(tuple(differences))
     single = all(len(row) == 1 for row in pairs)
     is_binary = all(reward in (0, 1) for rows in (first, second) for row in rows for reward in row)
@@ -342,11 +305,17 @@ def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[Tas
     return tuple(sorted(changes, key=lambda each: (-changes[each], each.task)))
 
 
-def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[Row], tasks: Sequence[str]) -> bool:
-    """Whether a task is solved at a seed of `second`, and at none of `first` although `first` has a verdict on it."""
-    index = tasks.index(change.task)
-    before, after = ([is_solved(each) for each in rows[index] if each is not None] for rows in (first, second))
-    return bool(before) and not any(before) and any(after)
+def _newly_solved(
+    changes: Sequence[TaskChange], first: Sequence[Row], second: Sequence[Row], tasks: Sequence[str]
+) -> tuple[TaskChange, ...]:
+    """Return the tasks solved at a seed of `second`, and at none of `first` although `first` has a verdict on them."""
+    found = []
+    for change in changes:
+        at = tasks.index(change.task)
+        before, after = ([is_solved(each) for each in rows[at] if each is not None] for rows in (first, second))
+        if before and not any(before) and any(after):
+            found.append(change)
+    return tuple(found)
 
 
 def _tasks_by_verdicts(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:

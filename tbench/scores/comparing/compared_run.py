@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.trajectory import Frozen
 from tbench.errors import UsageError
 from tbench.scores.statistics import RewardTable, Row
 from tbench.text import counted
@@ -29,6 +30,20 @@ class NothingInCommon(UsageError, ValueError):
     """Two runs have no task with the same content, so there is nothing to compare."""
 
 
+class LeftOut(Frozen):
+    """Tasks and seeds that two runs do not have in common."""
+
+    only_first: tuple[str, ...] = ()
+    """Tasks in the first run only."""
+    only_second: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """Tasks whose content differs between the runs."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Pairs of a task of `only_first` and a task of `only_second` with the same content."""
+    first_seeds: tuple[int, ...] = ()
+    second_seeds: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Pairing:
     """The trials of two runs that are compared with each other, and what is left out."""
@@ -40,15 +55,7 @@ class Pairing:
     first: tuple[Row, ...]
     """Rewards of the first run, one row per task, one column per pair."""
     second: tuple[Row, ...]
-    only_first: tuple[str, ...]
-    """Tasks in the first run only."""
-    only_second: tuple[str, ...]
-    changed: tuple[str, ...]
-    """Tasks in both runs whose content differs; they are left out."""
-    renamed: tuple[tuple[str, str], ...]
-    """Names, in the first and the second run, of tasks with the same content."""
-    first_seeds_left_out: tuple[int, ...]
-    second_seeds_left_out: tuple[int, ...]
+    left_out: LeftOut
 
 
 def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
@@ -57,11 +64,14 @@ def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
     If they have no common seed, seeds are paired by position, as many as both have. Raises NothingInCommon.
     """
     in_first, in_second = set(first.table.tasks), set(second.table.tasks)
-    changed = tuple(task for task in first.table.tasks if _is_changed(task, first, second))
+    changed = tuple(task for task in first.table.tasks if is_changed(first.hashes.get(task), second.hashes.get(task)))
     same = in_second - set(changed)
     common = [task for task in first.table.tasks if task in same]
     if not common:
-        raise NothingInCommon(_no_common_task(first, second, len(changed)))
+        why = f"; the content of {counted(len(changed), 'task')} has changed" if changed else ""
+        raise NothingInCommon(
+            f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
+        )
     seeds, others, paired_by = _seeds(first.table.seeds, second.table.seeds)
     only_first = tuple(task for task in first.table.tasks if task not in in_second)
     only_second = tuple(task for task in second.table.tasks if task not in in_first)
@@ -71,23 +81,20 @@ def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
         paired_by=paired_by,
         first=_rows(first.table, common, seeds),
         second=_rows(second.table, common, others),
-        only_first=only_first,
-        only_second=only_second,
-        changed=changed,
-        renamed=_find_renamed(first, second, only_first, only_second),
-        first_seeds_left_out=tuple(seed for seed in first.table.seeds if seed not in seeds),
-        second_seeds_left_out=tuple(seed for seed in second.table.seeds if seed not in others),
+        left_out=LeftOut(
+            only_first=only_first,
+            only_second=only_second,
+            changed=changed,
+            renamed=_find_renamed(first, second, only_first, only_second),
+            first_seeds=tuple(seed for seed in first.table.seeds if seed not in seeds),
+            second_seeds=tuple(seed for seed in second.table.seeds if seed not in others),
+        ),
     )
 
 
-def _is_changed(task: str, first: ComparedRun, second: ComparedRun) -> bool:
-    old, new = first.hashes.get(task), second.hashes.get(task)
-    return old is not None and new is not None and old != new
-
-
-def _no_common_task(first: ComparedRun, second: ComparedRun, changed: int) -> str:
-    why = f"; the content of {counted(changed, 'task')} has changed" if changed else ""
-    return f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
+def is_changed(old: str | None, new: str | None) -> bool:
+    """Whether two content hashes of a task are known and differ."""
+    return bool(old and new) and old != new
 
 
 def _seeds(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], PairedBy]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 from tbench.reward import mean, reward_text
-from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
-from tbench.scores.comparing.compared_run import ComparedRun
+from tbench.scores.comparing.compare import Comparison, PairedDifference
+from tbench.scores.comparing.compared_run import ComparedRun, LeftOut
 from tbench.scores.cost import Cost, cost_ratio
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.summary import percent
@@ -19,10 +18,7 @@ ALPHA = 0.05
 _METHODS = {"bootstrap": "bootstrap over tasks", "bonett-price": "Bonett-Price"}
 _TESTS = {"mcnemar": "McNemar's test", "permutation": "permutation test over tasks"}
 _SEEDS_SHOWN = 20
-_IN_ROWS = (
-    *("first", "second", "tasks", "difference", "se", "better", "worse", "equal"),
-    *("p", "p_holm"),
-)
+_IN_ROWS = ("first", "second", "tasks", "difference", "se", "better", "worse", "equal", "p", "p_holm")
 _ONLY_IN_CSV = (
     *("sign_p", "pairs_p", "first_score", "second_score", "first_coverage", "second_coverage", "worst", "best"),
     *("test", "p_way", "interval_method", "paired_by"),
@@ -104,19 +100,14 @@ def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str
         Column("p_holm", "p (Holm)", "{:.3g}".format),
         *(Column(name, None) for name in _ONLY_IN_CSV),
     )
-    rows = [_pair_row(each, *pair) for each, pair in zip(comparisons, names, strict=True)]
+    rows = []
+    for each, (first, second) in zip(comparisons, names, strict=True):
+        low, high = each.interval_95 or (None, None)
+        figures = {name: getattr(each, name) for name in (*_IN_ROWS, *_ONLY_IN_CSV)}
+        rows.append(
+            {**figures, "seeds": len(each.seeds), "pair": f"{second} - {first}", "low": low, "high": high},
+        )
     return Sheet(columns, rows)
-
-
-def _pair_row(comparison: Comparison, first: str, second: str) -> dict[str, Any]:
-    low, high = comparison.interval_95 or (None, None)
-    return {
-        **{name: getattr(comparison, name) for name in (*_IN_ROWS, *_ONLY_IN_CSV)},
-        "seeds": len(comparison.seeds),
-        "pair": f"{second} - {first}",
-        "low": low,
-        "high": high,
-    }
 
 
 def task_sheet(
@@ -184,16 +175,12 @@ def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) 
     yield f"{second} - {first}: {_difference(comparison)}"
     yield f"  {_verdict(comparison, first, second, together)}"
     yield f"  {_p_line(comparison)}"
-    yield f"  {_counts(comparison)}"
+    counts = f"tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
+    solved, failed = len(comparison.newly_solved), len(comparison.newly_failed)
+    yield f"  {counts}; {solved} newly solved, {failed} newly failed" if solved or failed else f"  {counts}"
     yield from (f"  {line}" for line in variance_lines(comparison))
     yield from (f"  {line}" for line in _unscored_lines(comparison, first, second))
     yield from (f"  {line}" for line in _left_out_lines(comparison, first, second))
-
-
-def _counts(comparison: Comparison) -> str:
-    counts = f"tasks: {comparison.better} better, {comparison.worse} worse, {comparison.equal} equal"
-    solved, failed = len(comparison.newly_solved), len(comparison.newly_failed)
-    return f"{counts}; {solved} newly solved, {failed} newly failed" if solved or failed else counts
 
 
 def _difference(paired: PairedDifference) -> str:

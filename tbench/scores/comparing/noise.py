@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import NormalDist, fmean, variance
@@ -13,12 +14,11 @@ from tbench.reward import is_solved
 from tbench.scores.comparing.compare import VarianceParts
 from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.comparing.comparison_text import size
+from tbench.scores.intervals import NORMAL_975
 from tbench.scores.statistics import RewardTable, score, task_means
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
 from tbench.text import counted, names_text
-
-_NORMAL_975 = 1.959963984540054
 
 
 class TaskSolveRate(Frozen):
@@ -70,9 +70,9 @@ def _decidedness(tries: TaskSolveRate) -> float:
 
 def wilson_95(solved: int, trials: int) -> tuple[float, float]:
     """Return the 95 % score interval of a proportion (Wilson 1927, "Probable inference")."""
-    z2, rate = _NORMAL_975**2, solved / trials
+    z2, rate = NORMAL_975**2, solved / trials
     middle = rate + z2 / (2 * trials)
-    half = _NORMAL_975 * math.sqrt(rate * (1.0 - rate) / trials + z2 / (4 * trials * trials))
+    half = NORMAL_975 * math.sqrt(rate * (1.0 - rate) / trials + z2 / (4 * trials * trials))
     low, high = (middle - half) / (1.0 + z2 / trials), (middle + half) / (1.0 + z2 / trials)
     # Avoids rounding errors at the ends that are exact.
     return (0.0 if solved == 0 else low), (1.0 if solved == trials else high)
@@ -182,13 +182,8 @@ def pool_runs(sides: Sequence[ComparedRun]) -> ComparedRun:
 
 def _smallest(is_enough: Callable[[int], bool], most: int) -> int | None:
     """Return the smallest number up to `most` for which a monotone `is_enough` is true; None if there is none."""
-    if not is_enough(most):
-        return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    found = 1 + bisect_left(range(1, most + 1), True, key=is_enough)
+    return found if found <= most else None
 
 
 _SEEDS = (1, 2, 3, 5, 10, 20, 50)
@@ -243,7 +238,7 @@ def power_lines(name: str, plan: PowerPlan, difference: float, power: float) -> 
     """Yield lines on how many seeds detect a difference, or how many tasks it would take."""
     parts = plan.parts
     yield f"{name}: {counted(parts.tasks, 'task')}, {counted(parts.seeds, 'seed')}"
-    yield f"  {_variance(plan)}"
+    yield f"  variance of a difference{_variance(plan)}"
     yield f"  to detect {100 * difference:g} points with a chance of {100 * power:g} % (two-sided p <= {LEVEL:g}):"
     yield f"    on these tasks: {_seeds(plan.seeds_for(difference, power, 'these tasks'))}"
     if not plan.is_pair:
@@ -257,15 +252,11 @@ def power_lines(name: str, plan: PowerPlan, difference: float, power: float) -> 
 
 def _variance(plan: PowerPlan) -> str:
     parts = plan.parts
+    within, share = f"{parts.within:.4f} within tasks at one seed", parts.share_within
     if plan.is_pair:
-        share = (
-            "" if parts.share_within is None else f"; {100 * parts.share_within:.0f} % of the squared error is noise"
-        )
-        return (
-            f"variance of a difference: {parts.within:.4f} within tasks at one seed, {parts.between:.4f} between{share}"
-        )
-    most = ", an upper bound from one seed" if plan.is_bound else ""
-    return f"variance of a difference of two such runs: {parts.within:.4f} within tasks at one seed{most}"
+        noise = "" if share is None else f"; {100 * share:.0f} % of the squared error is noise"
+        return f": {within}, {parts.between:.4f} between{noise}"
+    return f" of two such runs: {within}{', an upper bound from one seed' if plan.is_bound else ''}"
 
 
 def _seeds(seeds: int | None) -> str:

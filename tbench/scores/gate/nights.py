@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 
 from tbench.errors import UsageError
+from tbench.scores.comparing.compared_run import is_changed
 from tbench.scores.statistics import RewardTable, Row
 from tbench.text import counted, names_text
 
@@ -97,25 +98,6 @@ class Series:
     notes: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _OmittedNights:
-    settings: int = 0
-    tasks: int = 0
-    renamed: dict[str, str] = field(default_factory=dict)
-
-    def notes(self, rule: GateRule) -> tuple[str, ...]:
-        found = []
-        if self.settings:
-            found.append(f"{counted(self.settings, 'night')} with other settings left out")
-        if self.tasks:
-            share = f"less than {100 * rule.min_shared:.0f} % of the tasks in common"
-            found.append(f"{counted(self.tasks, 'night')} with {share} left out")
-        if self.renamed:
-            names = names_text(f"{old} → {new}" for new, old in self.renamed.items())
-            found.append(f"renamed, with the same content: {names}")
-        return tuple(found)
-
-
 def make_series(nights: Sequence[Night], rule: GateRule) -> Series:
     """Return the nights from `rule.base_from` on that can be compared with the last one.
 
@@ -127,25 +109,25 @@ def make_series(nights: Sequence[Night], rule: GateRule) -> Series:
         raise UsageError("gate: no nights to judge; give at least one run")
     candidates, repeated = _without_repeats(_from_base(nights, rule.base_from))
     last = candidates[-1]
-    left_out = _OmittedNights()
+    same_settings = [night for night in candidates if night.fingerprint == last.fingerprint]
+    renamed: dict[str, str] = {}
     kept: list[tuple[Night, NightRows]] = []
-    for night in candidates:
-        if night.fingerprint != last.fingerprint:
-            left_out.settings += 1
-            continue
-        rows = _aligned_rows(night, last, left_out.renamed)
+    for night in same_settings:
+        rows = _aligned_rows(night, last, renamed)
         common = sum(row is not None for row in rows)
-        if common < rule.min_shared * max(len(night.table.tasks), len(last.table.tasks)):
-            left_out.tasks += 1
-            continue
-        kept.append((night, rows))
-    repeats = (f"given twice, counted once: {names_text(repeated)}",) if repeated else ()
-    return Series(
-        tasks=last.table.tasks,
-        nights=tuple(night for night, _ in kept),
-        rows=tuple(rows for _, rows in kept),
-        notes=(*repeats, *left_out.notes(rule)),
-    )
+        if common >= rule.min_shared * max(len(night.table.tasks), len(last.table.tasks)):
+            kept.append((night, rows))
+    notes = [f"given twice, counted once: {names_text(repeated)}"] if repeated else []
+    if others := len(candidates) - len(same_settings):
+        notes.append(f"{counted(others, 'night')} with other settings left out")
+    if few := len(same_settings) - len(kept):
+        share = f"less than {100 * rule.min_shared:.0f} % of the tasks in common"
+        notes.append(f"{counted(few, 'night')} with {share} left out")
+    if renamed:
+        names = names_text(f"{old} → {new}" for new, old in renamed.items())
+        notes.append(f"renamed, with the same content: {names}")
+    nights_kept, rows_kept = zip(*kept, strict=True)  # the last night at least
+    return Series(tasks=last.table.tasks, nights=nights_kept, rows=rows_kept, notes=tuple(notes))
 
 
 def _from_base(nights: Sequence[Night], base_from: str | None) -> Sequence[Night]:
@@ -204,15 +186,10 @@ def _aligned_rows(night: Night, last: Night, renamed: dict[str, str]) -> NightRo
             name = former.get(last.hashes.get(task, ""))
             if name is not None:
                 renamed[task] = name
-        elif _changed(night.hashes.get(task), last.hashes.get(task)):
+        elif is_changed(night.hashes.get(task), last.hashes.get(task)):
             name = None
         rows.append(None if name is None else night.table.rows[index[name]])
     return tuple(rows)
-
-
-def _changed(earlier: str | None, later: str | None) -> bool:
-    """Whether two hashes are known and differ."""
-    return bool(earlier and later) and earlier != later
 
 
 def _by_content(night: Night, last: Night) -> dict[str, str]:

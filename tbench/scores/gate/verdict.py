@@ -56,7 +56,9 @@ def moved_tasks(tasks: Iterable[TaskRewards], *, downwards: bool) -> tuple[Moved
         means, share = (float(before), float(after)), float((after - before) / len(tested))
         found.append(MovedTask(task, solved_before, len(base), means[0], solved_since, len(since), means[1], share, p))
     found.sort(key=lambda change: (change.p, sign * change.share, change.task))
-    return _with_holm(found, len(tested))
+    # The tests that are not listed count with p = 1.
+    ps = [*(change.p for change in found), *[1.0] * (len(tested) - len(found))]
+    return tuple(replace(change, p_holm=p) for change, p in zip(found, holm(ps), strict=False))
 
 
 def permutation_p(base: Sequence[float], since: Sequence[float]) -> float:
@@ -86,12 +88,6 @@ def _fisher(solved: int, trials: int, solved_since: int, since: int) -> float:
     """Return P(X <= solved_since) for the hypergeometric X: of `trials`, `solved` are solved and `since` are drawn."""
     ways = sum(math.comb(solved, x) * math.comb(trials - solved, since - x) for x in range(solved_since + 1))
     return ways / math.comb(trials, since)
-
-
-def _with_holm(ordered: Sequence[MovedTask], tests: int) -> tuple[MovedTask, ...]:
-    """Return the changes with p adjusted for `tests` tests; the tests that are not given count with p = 1."""
-    ps = [*(change.p for change in ordered), *[1.0] * (tests - len(ordered))]
-    return tuple(replace(change, p_holm=p) for change, p in zip(ordered, holm(ps), strict=False))
 
 
 GATE_SCHEMA_VERSION = 1
