@@ -102,17 +102,14 @@ def _scores_of_proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
     if path.is_dir():
         own = path / "result.json"
         files = [own] if own.is_file() else sorted({*path.glob("*/result.json"), *path.glob("*.json")})
-        found = [_score_of_result(file, by, field) for file in files if own.is_file() or _is_result(file)]
+        results = [each for each in files if own.is_file() or "model" in (read_object_or_none(each) or {})]
+        found = [_score_of_result(file, by, field) for file in results]
         if not found:
             raise UsageError(f"{path}: contains no result.json of a proxy, nor does a directory in it")
         return found
     if path.suffix in (".csv", ".jsonl"):
         return _scores_of_table(path, field or "score")
     return [_score_of_result(path, by, field)]
-
-
-def _is_result(file: Path) -> bool:
-    return "model" in (read_object_or_none(file) or {})
 
 
 def _score_of_result(file: Path, by: By, field: str | None) -> ModelScore:

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def for_each(items: Sequence[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
+async def for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]], concurrency: int) -> None:
     """Call `work` with each of `items`, at most `concurrency` at a time.
 
     An exception or a cancellation stops all workers, and is raised when they have ended.

@@ -133,7 +133,7 @@ def execute(options: ReplayOptions) -> int:
 
     Raises UsageError for mistakes of the user, before the first request.
     """
-    if not options.base_urls:
+    if not options.config.model.base_url:
         raise UsageError(NO_ENDPOINT)
     dataset = read_dataset(options.dataset)
     _say_first("left out", dataset.problems)
@@ -159,7 +159,7 @@ def _say_check(check: ContextCheck, options: ReplayOptions) -> None:
     if check.problem:
         say(f"some prompts could not be counted: {check.problem}")
     _say_first("does not fit", [f"{key}: {problem}" for key, problem in check.overflow.items()])
-    if not options.allow_overflow:
+    if not options.config.prompt.allow_overflow:
         check.require_room()
 
 
@@ -175,7 +175,7 @@ def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
     if progress.stopped is not None:
         say(f"stopped: {progress.stopped}; continue with --resume")
         return exit_codes.ENDPOINT_DOWN
-    if unanswered or (progress.overflow and not options.allow_overflow):
+    if unanswered or (progress.overflow and not options.config.prompt.allow_overflow):
         say("--resume requests the missing replies again")
         return exit_codes.TOO_FEW_VERDICTS
     return 0

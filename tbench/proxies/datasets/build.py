@@ -123,11 +123,9 @@ def _write_records(path: Path, candidates: Iterable[Candidate], include: Inclusi
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for sample_idx, each in enumerate(candidates):
-            conversation = each.conversation
-            if conversation is None and not each.problem:
-                continue
-            if conversation is None:
-                (built.filtered if each.is_filtered else built.problems).append(f"{each.where}: {each.problem}")
+            if (conversation := each.conversation) is None:
+                if each.problem:
+                    (built.filtered if each.is_filtered else built.problems).append(f"{each.where}: {each.problem}")
                 continue
             for data in _lines(conversation, sample_idx, each.where, include, built):
                 file.write(data)

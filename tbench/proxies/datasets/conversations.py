@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -41,11 +41,6 @@ class Unusable(Exception):
 
 class _Cut(Exception):
     """From this step on, prompts or replies are not known."""
-
-
-def is_atif(value: object) -> bool:
-    """Whether `value` is the root object of an ATIF file."""
-    return isinstance(value, dict) and str(value.get("schema_version", "")).startswith("ATIF")
 
 
 def read_atif(root: dict[str, Any], source: str) -> RecordedConversation:
@@ -263,7 +258,10 @@ def _read_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
                 yield Candidate(str(file), problem=f"not JSON ({one_line(str(error))})")
                 return
         else:
-            if _is_list_of_conversations(value):
+            is_list = isinstance(value, list) and bool(value)
+            if is_list and all(
+                isinstance(each, dict) and each.keys() & {"messages", "conversations"} for each in value
+            ):
                 yield from (_conversation(f"{file}[{at}]", each, "", "") for at, each in enumerate(value))
             else:
                 yield _read_trial(file, value, only, _decoded(raw)[1])
@@ -271,12 +269,6 @@ def _read_file(file: Path, raw: bytes, only: Only) -> Iterator[Candidate]:
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
         yield _read_line(f"{file}:{number}", line)
-
-
-def _is_list_of_conversations(value: object) -> TypeGuard[list[Any]]:
-    if not isinstance(value, list) or not value:
-        return False
-    return all(isinstance(each, dict) and ("messages" in each or "conversations" in each) for each in value)
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
@@ -353,17 +345,13 @@ def _read(value: object, source: str) -> RecordedConversation:
         value = {"messages": value}
     if not isinstance(value, dict):
         raise Unusable("not a conversation: must be an object or a list of messages")
-    source = source or _named_source(value)
-    if is_atif(value):
+    named = (value.get(key) for key in ("_source_file", "source"))
+    source = source or next((each for each in named if isinstance(each, str) and each), "")
+    if str(value.get("schema_version", "")).startswith("ATIF"):
         return read_atif(value, source)
     if "protocol" in value:
         return _read_trajectory(value, source)
     return _read_chat(value, source)
-
-
-def _named_source(value: dict[str, Any]) -> str:
-    found = (value.get(key) for key in ("_source_file", "source"))
-    return next((each for each in found if isinstance(each, str) and each), "")
 
 
 def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:

@@ -58,12 +58,12 @@ async def ask_all(
     """Pass each reply, or error, of `wanted` to `append` as it arrives; an exception of `append` ends the requests."""
 
     async def one(item: tuple[TaskEntry, int]) -> None:
-        append(await ask(model, protocol, *item))
+        append(await _ask(model, protocol, *item))
 
     await for_each(wanted, one, concurrency)
 
 
-async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:
+async def _ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:
     """Request one reply; errors are returned in the record."""
     try:
         reply = await model.query(
@@ -72,12 +72,10 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
             max_tokens=model.sampling.max_tokens,
             tools=protocol.tools,
         )
-    except ContextLimitReached as error:
-        return ReplyRecord(task=task.name, seed=seed, error=f"overflow: {one_line(str(error))}")
-    except RequestRefused as error:
-        return ReplyRecord(task=task.name, seed=seed, error=f"refused: {one_line(str(error))}")
-    except (EndpointUnavailable, ReplyTimeout) as error:
-        return ReplyRecord(task=task.name, seed=seed, error=f"unavailable: {one_line(str(error))}")
+    except (ContextLimitReached, RequestRefused, EndpointUnavailable, ReplyTimeout) as error:
+        kinds = {ContextLimitReached: "overflow", RequestRefused: "refused"}
+        kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "unavailable")
+        return ReplyRecord(task=task.name, seed=seed, error=f"{kind}: {one_line(str(error))}")
     return ReplyRecord(
         task=task.name,
         seed=seed,

@@ -7,7 +7,6 @@ several for one task and seed the last without an error counts), and `result.jso
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,9 +14,8 @@ from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen, ToolCall
 from tbench.errors import UsageError
-from tbench.files import write_json
 from tbench.storage.comparable import differences
-from tbench.storage.record_directory import Layout, RecordDirectory, first_problem, read_lines, writable
+from tbench.storage.record_directory import Layout, RecordDirectory, first_problem, read_lines
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME, REPLIES_NAME, RESULT_NAME = "extraction.json", "extraction.jsonl", "result.json"
@@ -104,21 +102,11 @@ def read_replies(directory: Path) -> tuple[dict[tuple[str, int], ReplyRecord], l
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     problems: list[str] = []
-    return _last_valid(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
-
-
-def write_result(directory: Path, result: Mapping[str, Any]) -> None:
-    """Write the result. Raises UsageError."""
-    with writable(directory / RESULT_NAME):
-        write_json(directory / RESULT_NAME, result)
-
-
-def _last_valid(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:
     counting: dict[tuple[str, int], ReplyRecord] = {}
-    for record in records:
+    for _, record in read_lines(path, raw, ReplyRecord, problems):
         if record.error is None or record.key not in counting or counting[record.key].error is not None:
             counting[record.key] = record
-    return counting
+    return counting, problems
 
 
 EXTRACTION = Layout("extraction", MANIFEST_NAME, (REPLIES_NAME,))

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,13 +24,14 @@ from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
 from tbench.errors import UsageError
+from tbench.files import write_json
 from tbench.proxies.extraction.records import (
+    RESULT_NAME,
     ExtractionManifest,
     ReplyRecord,
     TaskEntry,
     read_manifest,
     read_replies,
-    write_result,
 )
 from tbench.rewards import (
     RewardFunction,
@@ -43,6 +44,7 @@ from tbench.rewards import (
     make_execution_relevance,
 )
 from tbench.scores.statistics import RewardTable, mean_std, per_seed_scores, score_scored_only
+from tbench.storage.record_directory import writable
 from tbench.text import one_line, plain
 
 # `bash -n` only parses. It gets the command on stdin, with an empty environment (no BASH_ENV, no exported functions or
@@ -258,7 +260,8 @@ def score_directory(path: Path, rewards: Rewards) -> tuple[Result, list[str]]:
     except UnknownProtocol as error:
         raise UsageError(f"{path}: {error}") from None
     result = score(manifest, replies, protocol, BashSyntax(), rewards)
-    write_result(path, result.model_dump(mode="json"))
+    with writable(path / RESULT_NAME):
+        write_json(path / RESULT_NAME, result.model_dump(mode="json"))
     return result, problems
 
 
@@ -293,8 +296,15 @@ def score(
         replies=len(answered),
         empty=sum(row.problem == "empty_reply" for row in rows),
         cut=sum(record.cut for record in answered),
-        levels={level: _figure(manifest, rows, _level_value(level)) for level in LEVELS},
-        rewards={name: _figure(manifest, rows, _reward_value(name)) for name in functions} or None,
+        levels={
+            level: _figure(manifest, rows, [float(getattr(row, level)) if _is_answered(row) else None for row in rows])
+            for level in LEVELS
+        },
+        rewards={
+            name: _figure(manifest, rows, [None if row.rewards is None else row.rewards[name] for row in rows])
+            for name in functions
+        }
+        or None,
         problems=dict(Counter(row.problem.partition(":")[0] for row in rows if row.problem and _is_answered(row))),
         errors=errors,
         example_errors=examples,
@@ -334,19 +344,9 @@ def _is_answered(row: ScoredReply) -> bool:
     return row.characters is not None
 
 
-def _level_value(level: str) -> Callable[[ScoredReply], float | None]:
-    return lambda row: float(getattr(row, level)) if _is_answered(row) else None
-
-
-def _reward_value(name: str) -> Callable[[ScoredReply], float | None]:
-    return lambda row: None if row.rewards is None else row.rewards[name]
-
-
-def _figure(
-    manifest: ExtractionManifest, rows: Sequence[ScoredReply], value: Callable[[ScoredReply], float | None]
-) -> Figure:
-    values = [(row.task, row.seed, value(row)) for row in rows]
-    table = RewardTable.from_verdicts(values, [task.name for task in manifest.tasks], manifest.seeds)
+def _figure(manifest: ExtractionManifest, rows: Sequence[ScoredReply], values: Sequence[float | None]) -> Figure:
+    verdicts = [(row.task, row.seed, value) for row, value in zip(rows, values, strict=True)]
+    table = RewardTable.from_verdicts(verdicts, [task.name for task in manifest.tasks], manifest.seeds)
     per_seed = per_seed_scores(table)
     spread = mean_std(per_seed)
     return Figure(mean=spread.mean, std=spread.std, per_seed=per_seed, replies_only=score_scored_only(table))
@@ -399,18 +399,15 @@ def _table(result: Result) -> Iterator[str]:
     cells: list[tuple[str, ...]] = [("task", *LEVELS, "command (of the first seed that has one)")]
     for task, rows in by_task.items():
         counts = [f"{sum(getattr(row, level) for row in rows)}/{len(rows)}" for level in LEVELS]
-        cells.append((plain(task, _TASK), *counts, _command_cell(rows)))
+        command = next((row.command for row in rows if row.command is not None), None)
+        shown = f"- {plain(rows[0].problem, _COMMAND)}"
+        if command is not None:
+            shown = plain(command.strip().replace("\n", " \u2424 "), _COMMAND)
+        cells.append((plain(task, _TASK), *counts, shown))
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     for name, *numbers, command in cells:
         aligned = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
         yield "  ".join((name.ljust(widths[0]), *aligned, command)).rstrip()
-
-
-def _command_cell(rows: Sequence[ScoredReply]) -> str:
-    command = next((row.command for row in rows if row.command is not None), None)
-    if command is not None:
-        return plain(command.strip().replace("\n", " \u2424 "), _COMMAND)
-    return f"- {plain(rows[0].problem, _COMMAND)}"
 
 
 def _level(result: Result, level: str) -> str:
@@ -418,14 +415,10 @@ def _level(result: Result, level: str) -> str:
     spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
     kind = "no std for a single seed" if figure.std is None else f"sample std over {len(result.seeds)} seeds"
     whole = f"{100 * figure.mean:.2f}{spread} % of all {result.tasks} tasks"
-    replies = f"replies {result.replies}/{result.planned}{_share_of_replies(result, figure)}"
+    replies = f"replies {result.replies}/{result.planned}"
+    if result.replies != result.planned and figure.replies_only is not None:
+        replies += f", of these {100 * figure.replies_only:.2f} %"
     return f"{whole} ({_LABELS[level]}{kind}; {replies})"
-
-
-def _share_of_replies(result: Result, figure: Figure) -> str:
-    if result.replies == result.planned or figure.replies_only is None:
-        return ""
-    return f", of these {100 * figure.replies_only:.2f} %"
 
 
 def _rewards(result: Result) -> Iterator[str]:

@@ -231,7 +231,10 @@ class ReplayDirectory:
 
     def __init__(self, records: RecordDirectory) -> None:
         self.path = records.path
-        self.answered: Mapping[str, ReplayResponse] = read_answered(records.path / RESPONSES_NAME)
+        responses = records.path / RESPONSES_NAME
+        # Bad lines are ignored, as scoring reports them.
+        lines = read_lines(responses, responses.read_bytes(), ReplayResponse, [])
+        self.answered = {response.key: response for _, response in lines if response.error is None}
         """Earlier replies without errors, by `ReplayResponse.key`."""
         self._records = records
 
@@ -260,12 +263,6 @@ class ReplayDirectory:
 
     def close(self) -> None:
         self._records.close()
-
-
-def read_answered(path: Path) -> dict[str, ReplayResponse]:
-    """Read the replies without errors from a responses.jsonl; bad lines are ignored, as scoring reports them."""
-    lines = read_lines(path, path.read_bytes(), ReplayResponse, [])
-    return {response.key: response for _, response in lines if response.error is None}
 
 
 def _check_same(path: Path, manifest: ReplayManifest) -> None:

@@ -47,6 +47,8 @@ class ReplayProgress:
     errors: int = 0
     overflow: int = 0
     """Errors because prompt and reply do not fit the context."""
+    unavailable: int = 0
+    """Errors because the endpoint was unavailable."""
     stopped: str | None = None
     """Why the remaining steps were not requested."""
     seconds: float = 0.0
@@ -54,6 +56,16 @@ class ReplayProgress:
     @property
     def done(self) -> int:
         return self.answered + self.errors
+
+    def add(self, response: ReplayResponse) -> None:
+        if response.error is None:
+            self.answered += 1
+            return
+        self.errors += 1
+        self.overflow += response.error.startswith("overflow:")
+        self.unavailable += response.error.startswith("unavailable:")
+        if self.unavailable >= STOP_AFTER_UNAVAILABLE and not self.answered and self.stopped is None:
+            self.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last error: {response.error}"
 
 
 async def ask(
@@ -73,76 +85,35 @@ async def ask(
     `overflow` maps keys of steps that are not requested to the reason. An exception of `write` ends all requests.
     """
     progress = ReplayProgress(len(steps), answered_before)
-    requests = _Requests(endpoints, write, progress, max_tokens, max_model_len, on_progress)
     began = time.monotonic()
 
+    async def answer(step: PromptedStep) -> ReplayResponse:
+        """Request one step; errors are returned in the response."""
+        try:
+            reply = await endpoints.complete(step.prompt.fields, seed=step.seed)
+        except ContextLimitReached as error:
+            return _failed_response(step, f"overflow: {error}")
+        except (EndpointUnavailable, ReplyTimeout) as error:
+            if isinstance(error, EndpointUnavailable) and endpoints.gave_up is not None:
+                progress.stopped = endpoints.gave_up
+            return _failed_response(step, f"unavailable: {error}")
+        except EndpointError as error:
+            return _failed_response(step, f"refused: {error}")
+        return _response(step, reply, _cut_by_context(reply, max_tokens, max_model_len))
+
     async def unless_stopped(step: PromptedStep) -> None:
-        if not requests.stopped:
-            await requests.ask_one(step, (overflow or {}).get(step.record.key))
+        if progress.stopped is None:
+            too_long = (overflow or {}).get(step.record.key)
+            response = _failed_response(step, too_long) if too_long else await answer(step)
+            write(response)
+            progress.add(response)
+            on_progress(progress)
 
     try:
         await for_each(steps, unless_stopped, concurrency)
     finally:
         progress.seconds = time.monotonic() - began
     return progress
-
-
-class _Requests:
-    """State of one `ask`."""
-
-    def __init__(
-        self,
-        endpoints: CompletionEndpoint,
-        write: Callable[[ReplayResponse], None],
-        progress: ReplayProgress,
-        max_tokens: int,
-        max_model_len: int | None,
-        on_progress: Callable[[ReplayProgress], None],
-    ) -> None:
-        self.progress = progress
-        self._endpoints = endpoints
-        self._write = write
-        self._max_tokens = max_tokens
-        self._max_model_len = max_model_len
-        self._on_progress = on_progress
-        self._unavailable = 0
-
-    @property
-    def stopped(self) -> bool:
-        return self.progress.stopped is not None
-
-    async def ask_one(self, step: PromptedStep, overflow: str | None) -> None:
-        response = _failed_response(step, overflow) if overflow else await self._answer(step)
-        self._write(response)
-        self._count(response)
-        self._on_progress(self.progress)
-
-    async def _answer(self, step: PromptedStep) -> ReplayResponse:
-        """Request one step; errors are returned in the response."""
-        try:
-            reply = await self._endpoints.complete(step.prompt.fields, seed=step.seed)
-        except ContextLimitReached as error:
-            return _failed_response(step, f"overflow: {error}")
-        except EndpointUnavailable as error:
-            if self._endpoints.gave_up is not None:
-                self.progress.stopped = self._endpoints.gave_up
-            return _failed_response(step, f"unavailable: {error}")
-        except ReplyTimeout as error:
-            return _failed_response(step, f"unavailable: {error}")
-        except EndpointError as error:
-            return _failed_response(step, f"refused: {error}")
-        return _response(step, reply, _cut_by_context(reply, self._max_tokens, self._max_model_len))
-
-    def _count(self, response: ReplayResponse) -> None:
-        progress = self.progress
-        if response.error is None:
-            progress.answered += 1
-            return
-        progress.errors += 1
-        progress.overflow += response.error.startswith("overflow:")
-        self._unavailable += response.error.startswith("unavailable:")
-        if self._unavailable >= STOP_AFTER_UNAVAILABLE and not progress.answered and progress.stopped is None:
-            progress.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last error: {response.error}"
 
 
 def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,34 +20,20 @@ from tbench.proxies.replay.generation.prompts import PromptOptions, Tokenizer, l
 from tbench.proxies.replay.generation.settings import ReplayConfig, ReplayModelConfig
 from tbench.text import one_line
 
-_WHOLE = Shard(0, 1)
-
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Options of a replay run."""
+    """The configuration of a replay run, with the values that are derived from it."""
 
+    config: ReplayConfig
     dataset: Path
-    base_urls: tuple[str, ...]
     output: Path
     sampling: Mapping[str, Any]
     """Fields of Sampling, except `extra_body`."""
     vllm: Mapping[str, Any]
     """Sampling fields specific to vLLM that have their own options."""
-    extra_body: Mapping[str, Any]
     prompt: PromptOptions
-    model: str | None = None
-    model_short: str | None = None
-    concurrency: int = 16
-    allow_raw_fallback: bool = False
-    max_model_len: int | None = None
-    allow_overflow: bool = False
-    limit: int | None = None
-    shard: Shard = _WHOLE
-    request_timeout_sec: float | None = None
-    retry_budget_sec: float = 900.0
-    max_outage_sec: float = 3600.0
-    other_weights: Literal["pause", "take"] = "pause"
+    shard: Shard
 
     @classmethod
     def from_config(cls, config: ReplayConfig) -> ReplayOptions:
@@ -58,28 +44,16 @@ class ReplayOptions:
         if output.directory is None:
             raise UsageError("--output: is missing; give a directory for the replies")
         return cls(
+            config,
             dataset=Path(config.dataset.path),
-            base_urls=model.base_url,
             output=Path(output.directory),
             sampling=model.model_dump(include=Sampling.model_fields.keys() - {"extra_body"}),
             vllm=_vllm(model),
-            extra_body=model.extra_body,
             prompt=PromptOptions(
                 render=prompt.render or ("local" if prompt.tokenizer_path is not None else "server"),
                 **prompt.model_dump(include=PromptOptions.model_fields.keys() - {"render"}),
             ),
-            model=model.name,
-            model_short=output.model_short,
-            concurrency=config.schedule.concurrency,
-            allow_raw_fallback=prompt.allow_raw_fallback,
-            max_model_len=model.max_model_len,
-            allow_overflow=prompt.allow_overflow,
-            limit=config.dataset.limit,
-            shard=Shard.parse(config.dataset.shard) if config.dataset.shard else _WHOLE,
-            request_timeout_sec=model.request_timeout_sec or None,
-            retry_budget_sec=model.retry_budget_sec,
-            max_outage_sec=model.max_outage_sec,
-            other_weights=model.other_weights,
+            shard=Shard.parse(config.dataset.shard) if config.dataset.shard else Shard(0, 1),
         )
 
 
@@ -96,10 +70,11 @@ def _vllm(model: ReplayModelConfig) -> dict[str, Any]:
 
 def make_sampling(options: ReplayOptions) -> Sampling:
     """Return the sampling of all requests. Raises UsageError."""
-    if twice := sorted(options.vllm.keys() & options.extra_body.keys() - {"repetition_penalty"}):
+    extra_body = options.config.model.extra_body
+    if twice := sorted(options.vllm.keys() & extra_body.keys() - {"repetition_penalty"}):
         raise UsageError(f"--extra-body: {', '.join(twice)}: is also given by its own option; give it once")
     try:
-        return Sampling(**options.sampling, extra_body={**options.vllm, **options.extra_body})
+        return Sampling(**options.sampling, extra_body={**options.vllm, **extra_body})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"])).replace("_", "-")
@@ -117,31 +92,32 @@ def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
 
 def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Replicas:
     """Return the endpoints, not yet connected; their notices go to `say`. Raises UsageError."""
-    urls = tuple(dict.fromkeys(options.base_urls))
-    if "chat_template_kwargs" in options.extra_body and options.prompt.chat_template_kwargs:
+    model = options.config.model
+    urls = tuple(dict.fromkeys(model.base_url))
+    if "chat_template_kwargs" in model.extra_body and options.prompt.chat_template_kwargs:
         raise UsageError("--extra-body: chat_template_kwargs is also set by --chat-template-kwargs; set it once")
-    budget_sec = min(options.retry_budget_sec, MOVE_ON_SEC) if len(urls) > 1 else options.retry_budget_sec
+    budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC) if len(urls) > 1 else model.retry_budget_sec
     names = {url: f"endpoint {without_password(url)}" if len(urls) > 1 else "endpoint" for url in urls}
     try:
-        chats = [_chat(options, sampling, url, budget_sec, name, say) for url, name in names.items()]
+        chats = [_chat(model, sampling, url, budget_sec, name, say) for url, name in names.items()]
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
-    return Replicas(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=options.retry_budget_sec)
+    return Replicas(chats, lambda words: say(f"endpoint {words}"), retry_budget_sec=model.retry_budget_sec)
 
 
 def _chat(
-    options: ReplayOptions, sampling: Sampling, url: str, budget_sec: float, name: str, say: Callable[[str], None]
+    model: ReplayModelConfig, sampling: Sampling, url: str, budget_sec: float, name: str, say: Callable[[str], None]
 ) -> ChatModel:
     chat = ChatModel(
         url,
-        options.model,
+        model.name,
         sampling,
         api_key=os.environ.get("OPENAI_API_KEY"),
-        request_timeout_sec=options.request_timeout_sec,
+        request_timeout_sec=model.request_timeout_sec or None,
         retry=RetryPolicy(total_sec=budget_sec),
         on_wait=WaitNotice(name, say),
-        max_outage=OutagePolicy(max_sec=options.max_outage_sec),
+        max_outage=OutagePolicy(max_sec=model.max_outage_sec),
         on_outage=lambda words: say(f"{name} {words}"),
     )
-    chat.model_identity.is_strict = options.other_weights == "pause"
+    chat.model_identity.is_strict = model.other_weights == "pause"
     return chat

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from harness.endpoint.chat import ChatModel
@@ -27,16 +28,16 @@ from tbench.proxies.workers import for_each
 TOO_LONG_TO_COUNT = "the prompt is too long for the server to count"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ContextCheck:
     """Token counts of the prompts, and the context that they have to fit."""
 
     max_tokens: int
     max_model_len: int | None
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     counted_by: str | None = None
     """`server` or `tokenizer`; None if tokens could not be counted."""
-    refused: frozenset[str] = frozenset()
+    refused: set[str] = field(default_factory=set)
     """Steps whose prompt is too long for the server to count."""
     problem: str | None = None
     """Why some prompts could not be counted."""
@@ -68,6 +69,23 @@ class ContextCheck:
             "skip these steps with --allow-overflow"
         )
 
+    async def count(self, chat: ChatModel, prompts: Mapping[str, Prompt], key: str) -> bool:
+        """Count a prompt with a server; False if it cannot count."""
+        try:
+            counted = await chat.count_tokens(prompts[key].fields)
+        except ContextLimitReached:
+            self.refused.add(key)
+            return True
+        except EndpointError as error:
+            self.problem = str(error)
+            return False
+        if counted is None:
+            return False
+        self.counts[key] = counted.count
+        if counted.max_model_len is not None:
+            self.max_model_len = min(self.max_model_len or counted.max_model_len, counted.max_model_len)
+        return True
+
 
 async def check_context(
     prompts: Mapping[str, Prompt],
@@ -87,67 +105,22 @@ async def check_context(
         raise UsageError(
             f"--max-tokens {max_tokens}: the context has only {max_model_len} tokens, which leaves none for a prompt"
         )
-    counting = _Counting(prompts, max_tokens, max_model_len)
+    check = ContextCheck(max_tokens, max_model_len)
+    keys = list(prompts)
     for chat in chats:
-        if (check := await counting.by_server(chat, concurrency)) is not None:
+        if keys and await check.count(chat, prompts, keys[0]):
+            await for_each(keys[1:], partial(check.count, chat, prompts), concurrency)
+            check.counted_by = "server"
             return check
     if tokenizer is not None:
-        return counting.by_tokenizer(tokenizer)
-    found = counting.check()
-    why = found.problem or "the server has no /tokenize"
-    say(f"not checked if prompts fit the context ({max_model_len or 'unknown'} tokens): {why}")
-    return found
-
-
-class _Counting:
-    """State of one `check_context`."""
-
-    def __init__(self, prompts: Mapping[str, Prompt], max_tokens: int, max_model_len: int | None) -> None:
-        self._prompts = prompts
-        self._max_tokens = max_tokens
-        self._limit = max_model_len
-        self._counts: dict[str, int] = {}
-        self._refused: set[str] = set()
-        self._problem: str | None = None
-
-    async def by_server(self, chat: ChatModel, concurrency: int) -> ContextCheck | None:
-        """Count all prompts with one server; None if it cannot count."""
-        keys = list(self._prompts)
-        if not keys or not await self._count(chat, keys[0]):
-            return None
-
-        async def count(key: str) -> None:
-            await self._count(chat, key)
-
-        await for_each(keys[1:], count, concurrency)
-        return self.check("server")
-
-    def by_tokenizer(self, tokenizer: Tokenizer) -> ContextCheck:
-        self._problem = None
-        for key, prompt in self._prompts.items():
+        for key, prompt in prompts.items():
             if "prompt" in prompt.fields:
-                self._counts[key] = len(tokenizer.encode(prompt.fields["prompt"], add_special_tokens=False))
-        return self.check("tokenizer")
-
-    async def _count(self, chat: ChatModel, key: str) -> bool:
-        try:
-            counted = await chat.count_tokens(self._prompts[key].fields)
-        except ContextLimitReached:
-            self._refused.add(key)
-            return True
-        except EndpointError as error:
-            self._problem = str(error)
-            return False
-        if counted is None:
-            return False
-        self._counts[key] = counted.count
-        if counted.max_model_len is not None:
-            self._limit = min(self._limit or counted.max_model_len, counted.max_model_len)
-        return True
-
-    def check(self, by: str | None = None) -> ContextCheck:
-        refused = frozenset(self._refused)
-        return ContextCheck(self._max_tokens, self._limit, self._counts, by, refused, self._problem)
+                check.counts[key] = len(tokenizer.encode(prompt.fields["prompt"], add_special_tokens=False))
+        check.counted_by, check.problem = "tokenizer", None
+        return check
+    why = check.problem or "the server has no /tokenize"
+    say(f"not checked if prompts fit the context ({max_model_len or 'unknown'} tokens): {why}")
+    return check
 
 
 _CONNECT_SEC, _CONNECT_SEC_EACH = 20.0, 5.0
@@ -174,16 +147,17 @@ async def make_plan(
     """Connect the endpoints, then render the prompts and count their tokens. Raises UsageError."""
     served = await _connect(options, endpoints)
     builder = PromptBuilder(options.prompt, served.id, served.root, tokenizer)
-    all_steps = _render_steps(options, dataset, builder)
-    steps = _shard_steps(options, all_steps)
-    lengths = [length for length in (options.max_model_len, served.context_tokens) if length is not None]
+    all_steps, shard = _render_steps(options, dataset, builder), options.shard
+    if not (steps := all_steps[shard.index :: shard.count]):
+        raise UsageError(f"--shard {shard}: contains none of the {len(all_steps)} steps; use fewer shards")
+    lengths = [each for each in (options.config.model.max_model_len, served.context_tokens) if each is not None]
     check = await check_context(
         {step.record.key: step.prompt for step in steps},
         endpoints.connected,
         max_tokens=options.sampling["max_tokens"],
         max_model_len=min(lengths, default=None),
         tokenizer=tokenizer,
-        concurrency=options.concurrency,
+        concurrency=options.config.schedule.concurrency,
         say=say,
     )
     report = builder.report(
@@ -228,11 +202,11 @@ async def _ask(
     say: Callable[[str], None],
     on_progress: Callable[[ReplayProgress], None],
 ) -> ReplayProgress:
-    steps, check = plan.steps, plan.check
+    steps, check, concurrency = plan.steps, plan.check, options.config.schedule.concurrency
     missing = [step for step in steps if step.record.key not in directory.answered]
     before = len(steps) - len(missing)
     earlier = f", {before} already answered" if before else ""
-    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{earlier}; {options.concurrency} concurrent requests")
+    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{earlier}; {concurrency} concurrent requests")
     began = time.monotonic()
     try:
         return await ask(
@@ -242,7 +216,7 @@ async def _ask(
             max_tokens=check.max_tokens,
             max_model_len=check.max_model_len,
             overflow=check.overflow,
-            concurrency=options.concurrency,
+            concurrency=concurrency,
             answered_before=before,
             on_progress=on_progress,
         )
@@ -254,7 +228,7 @@ async def _ask(
 async def _connect(options: ReplayOptions, endpoints: Replicas) -> ServedModel:
     budget_sec = _CONNECT_SEC if len(endpoints.chats) == 1 else _CONNECT_SEC_EACH
     try:
-        return await endpoints.connect(min(budget_sec, options.retry_budget_sec), same_context=False)
+        return await endpoints.connect(min(budget_sec, options.config.model.retry_budget_sec), same_context=False)
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
 
@@ -263,10 +237,10 @@ def _render_steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuild
     """Render the steps of all shards, because each shard's manifest describes all prompts."""
     steps = [
         PromptedStep(record, builder.build(record), _seed(options, record))
-        for record in dataset.records[: options.limit]
+        for record in dataset.records[: options.config.dataset.limit]
     ]
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
-    if raw and not options.allow_raw_fallback:
+    if raw and not options.config.prompt.allow_raw_fallback:
         raise UsageError(
             f"{len(raw)} of {len(steps)} prompts would have no chat template ({raw[0].prompt.error}): "
             "use --render server, give a --tokenizer-path with a template, or use --allow-raw-fallback (not ranked)"
@@ -279,14 +253,6 @@ def _seed(options: ReplayOptions, record: Record) -> int | None:
     return None if seed is None else Seeds(record.task_id, seed, scheme).for_step(record.step_idx)
 
 
-def _shard_steps(options: ReplayOptions, all_steps: Sequence[PromptedStep]) -> list[PromptedStep]:
-    """Return the steps whose index modulo the number of shards is the shard's."""
-    shard = options.shard
-    if steps := list(all_steps[shard.index :: shard.count]):
-        return steps
-    raise UsageError(f"--shard {shard}: contains none of the {len(all_steps)} steps; use fewer shards")
-
-
 def _manifest(
     options: ReplayOptions,
     dataset: Dataset,
@@ -295,9 +261,13 @@ def _manifest(
     report: PromptReport,
     all_steps: Sequence[PromptedStep],
 ) -> ReplayManifest:
+    config, sampling = options.config, options.sampling
+    unused = {"seed_scheme"} if sampling["seed"] is None else set()
+    given = {name: value for name, value in sampling.items() if name not in unused}
+    sent = {name: value for name, value in given.items() if value not in (None, {}) and value is not False}
     return ReplayManifest(
         model=served.id,
-        model_short=options.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
+        model_short=config.output.model_short or served.id.rstrip("/").rpartition("/")[2].replace(" ", "-"),
         base_urls=tuple(chat.url for chat in endpoints.chats),
         dataset=str(options.dataset.resolve()),
         dataset_sha256=dataset.sha256,
@@ -305,21 +275,14 @@ def _manifest(
         problems=dataset.problems,
         shard_index=options.shard.index,
         shard_count=options.shard.count,
-        limit=options.limit,
-        sampling={**_sampling_fields(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
+        limit=config.dataset.limit,
+        sampling={**sent, **options.vllm, "extra_body": dict(config.model.extra_body)},
         prompt=report.for_manifest(),
         prompt_sha256=_hash([step.prompt.fields for step in all_steps]),
         served=served.model_dump(mode="json"),
         tbench_version=__version__,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields that requests contain, without unset ones (None, {}, False)."""
-    unused = {"seed_scheme"} if sampling["seed"] is None else set()
-    used = {name: value for name, value in sampling.items() if name not in unused}
-    return {name: value for name, value in used.items() if value not in (None, {}) and value is not False}
 
 
 def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:

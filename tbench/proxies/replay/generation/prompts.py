@@ -129,7 +129,9 @@ class PromptBuilder:
             kwargs = {"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}
             return Prompt({"messages": messages, **kwargs}, "server", stripped, None, has_messages)
         status, text, error = self._render(messages, record)
-        return Prompt(_as_fields(text, status), status, stripped, error, has_messages)
+        # vLLM adds a <bos> to prompts by itself; those that include one would get two.
+        own_bos = {"add_special_tokens": False} if status in _INCLUDES_BOS else {}
+        return Prompt({"prompt": text, **own_bos}, status, stripped, error, has_messages)
 
     def report(
         self,
@@ -149,7 +151,12 @@ class PromptBuilder:
             rank_eligible="raw_fallback" not in statuses,
             raw_fallback_errors=tuple(sorted(errors)[:ERRORS_SHOWN]),
             chat_template_kwargs=self.chat_template_kwargs,
-            prompt_options=self._resolved_options(),
+            prompt_options={
+                **self.options.model_dump(exclude={"chat_template_kwargs"}),
+                "enable_thinking": self.enable_thinking,
+                "strips_thinking_history": self.strips,
+                "writes_empty_thought_channel": self.empty_channel,
+            },
             stripped_thinking_blocks=sum(prompt.stripped_thinking_blocks for prompt in prompts),
             row_count=len(prompts),
             messages_rows=sum(prompt.has_messages for prompt in prompts),
@@ -158,14 +165,6 @@ class PromptBuilder:
             max_tokens=max_tokens,
             **token_quantiles(counts),
         )
-
-    def _resolved_options(self) -> dict[str, Any]:
-        return {
-            **self.options.model_dump(exclude={"chat_template_kwargs"}),
-            "enable_thinking": self.enable_thinking,
-            "strips_thinking_history": self.strips,
-            "writes_empty_thought_channel": self.empty_channel,
-        }
 
     def _thinking(self, mode: str) -> bool | None:
         value = mode.strip().lower()
@@ -235,20 +234,14 @@ def without_thinking_blocks(text: str) -> tuple[str, int]:
     """
     removed = 0
     for opening, end in _THINKING:
-        text, count = _without_blocks(text, opening, end)
-        removed += count
+        kept, at = [], 0
+        while (start := text.find(opening, at)) >= 0 and (close := text.find(end, start + len(opening))) >= 0:
+            kept.append(text[at:start])
+            at = close + len(end)
+            while at < len(text) and text[at].isspace():
+                at += 1
+        text, removed = "".join([*kept, text[at:]]), removed + len(kept)
     return text.lstrip(), removed
-
-
-def _without_blocks(text: str, opening: str, end: str) -> tuple[str, int]:
-    kept, at, count = [], 0, 0
-    while (start := text.find(opening, at)) >= 0 and (close := text.find(end, start + len(opening))) >= 0:
-        kept.append(text[at:start])
-        at = close + len(end)
-        while at < len(text) and text[at].isspace():
-            at += 1
-        count += 1
-    return "".join([*kept, text[at:]]), count
 
 
 def _resolve(switch: Switch, auto: bool) -> bool:
@@ -258,8 +251,3 @@ def _resolve(switch: Switch, auto: bool) -> bool:
 def _turns(messages: Messages, template: Literal["chatml", "gemma4"]) -> str:
     history = [Message.model_validate(message) for message in messages]
     return render_prompt(history, Rendering(template=template, strip_thinking="off"))
-
-
-def _as_fields(text: str, status: TemplateStatus) -> dict[str, Any]:
-    # vLLM adds a <bos> to prompts by itself; those that include one would get two.
-    return {"prompt": text, **({"add_special_tokens": False} if status in _INCLUDES_BOS else {})}

@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +95,18 @@ def _files(paths: Sequence[Path]) -> Iterable[Path]:
         if not path.exists():
             raise UsageError(f"{path}: does not exist; give directories with results")
         try:
-            files = _find_results(path) if path.is_dir() else [path]
+            files = [path]
+            if path.is_dir() and (path / MANIFEST_NAME).exists():
+                files = [path / RESULT_NAME]
+            elif path.is_dir():
+                runs = (child / RESULT_NAME for child in path.iterdir() if (child / MANIFEST_NAME).exists())
+                files = sorted([*path.glob("*.json"), *runs])
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         for found in files:
             if found.resolve() not in seen:
                 seen.add(found.resolve())
                 yield found
-
-
-def _find_results(directory: Path) -> list[Path]:
-    if (directory / MANIFEST_NAME).exists():
-        return [directory / RESULT_NAME]
-    runs = [child / RESULT_NAME for child in directory.iterdir() if (child / MANIFEST_NAME).exists()]
-    return sorted([*directory.glob("*.json"), *runs])
 
 
 def _row(path: Path) -> tuple[RankedResult, bool]:
@@ -202,7 +200,7 @@ def _rank(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]:
     rank = 0
     for row, eligible in sorted(rows, key=lambda pair: (not pair[1], -pair[0].command_f1)):
         rank += eligible
-        yield RankedResult(**{**{name: getattr(row, name) for name in COLUMNS}, "rank": rank if eligible else None})
+        yield replace(row, rank=rank if eligible else None)
 
 
 def _comparability_notes(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
@@ -268,7 +266,10 @@ def as_markdown(board: Leaderboard) -> str:
         f"| {' | '.join(_HEADERS.values())} |",
         f"| {' | '.join('---' if name in ('model', 'template', 'dataset') else '---:' for name in _HEADERS)} |",
     ]
-    lines += [f"| {' | '.join(_markdown_cell(row, name) for name in _HEADERS)} |" for row in board.rows]
+    for row in board.rows:
+        cells = ((name, _cell(row, name)) for name in _HEADERS)
+        texts = (escaped(f"{text}%" if text and name in _PERCENT else text) for name, text in cells)
+        lines.append(f"| {' | '.join(texts)} |")
     remarks = [*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)]
     lines += ["", *(f"- {escaped(remark)}" for remark in remarks)] if remarks else []
     return "\n".join(lines) + "\n"
@@ -300,10 +301,3 @@ def _cell(row: RankedResult, name: str) -> str:
     if value is None:
         return ""
     return _DIGITS[name].format(value) if name in _DIGITS else str(value)
-
-
-def _markdown_cell(row: RankedResult, name: str) -> str:
-    text = _cell(row, name)
-    if text and name in _PERCENT:
-        text += "%"
-    return escaped(text)

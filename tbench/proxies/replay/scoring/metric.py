@@ -199,14 +199,7 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
 
     Means are over steps, not over tasks, and over the rounded step values; percentages have one digit.
     """
-    precision, recall, f1 = (
-        _rounded_mean(values, 4)
-        for values in (
-            [step.command_precision for step in steps],
-            [step.command_recall for step in steps],
-            [step.command_f1 for step in steps],
-        )
-    )
+    f1 = _rounded_mean([step.command_f1 for step in steps], 4)
     first = _percent(steps, lambda step: step.first_cmd_exact)
     claimed = [step for step in steps if step.ref_task_complete]
     unclaimed = [step for step in steps if not step.ref_task_complete]
@@ -219,8 +212,8 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
         "has_analysis_pct": _percent(steps, lambda step: step.has_analysis),
         "has_plan_pct": _percent(steps, lambda step: step.has_plan),
         "first_cmd_exact_pct": first,
-        "avg_command_precision": precision,
-        "avg_command_recall": recall,
+        "avg_command_precision": _rounded_mean([step.command_precision for step in steps], 4),
+        "avg_command_recall": _rounded_mean([step.command_recall for step in steps], 4),
         "avg_command_f1": f1,
         "complete_true_recall_pct": _percent(claimed, lambda step: step.pred_task_complete_true),
         "premature_complete_rate_pct": _percent(unclaimed, lambda step: bool(step.pred_task_complete)),
@@ -313,6 +306,13 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse]
             unanswered[record.key] = reason
         text = None if reason or response is None else response.content
         reference = _reference(record, revision)
+        # The complete reply stays in responses.jsonl.
+        about_reply = {
+            "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
+            "finish_reason": response.finish_reason if response else None,
+            "stop_reason": response.stop_reason if response else None,
+            "unanswered": reason,
+        }
         strict, lenient = parse(text, revision), parse_tolerant(text, revision)
         if not reference.units:
             empty.append(record.key)
@@ -321,7 +321,7 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse]
         # Units are mostly the same, and matching them takes most of the time.
         same = lenient.units == strict.units
         tolerant_score = score if same else score_units(lenient.units, reference.units, revision).rounded
-        steps.append(_step(record, reference, strict, score, revision, _reply_fields(response, text, reason, revision)))
+        steps.append(_step(record, reference, strict, score, revision, about_reply))
         tolerant.append(_step(record, reference, lenient, tolerant_score, revision, {}))
     return ScoredRun(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
 
@@ -377,15 +377,3 @@ def _step(
         command_f1=score.f1,
         **more,
     )
-
-
-def _reply_fields(
-    response: ReplayResponse | None, text: str | None, reason: str | None, revision: Revision
-) -> dict[str, Any]:
-    """Return the fields of the reply that a result contains; the complete reply stays in responses.jsonl."""
-    return {
-        "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
-        "finish_reason": response.finish_reason if response else None,
-        "stop_reason": response.stop_reason if response else None,
-        "unanswered": reason,
-    }

@@ -21,6 +21,7 @@ from tbench.proxies.datasets.records import Dataset, Record, step_bucket
 from tbench.proxies.replay.directory import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, ranking_score, score_units
 from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
+from tbench.storage.record_directory import writable
 from tbench.text import names_text, one_line, plain
 
 
@@ -70,7 +71,13 @@ def make_result(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
         "prompt_template": _prompt_template(source),
         "aggregate": figures,
         "tolerant": aggregate(scored.tolerant),
-        "per_step": [_entry(strict, kind) for strict, kind in zip(scored.steps, scored.tolerant, strict=True)],
+        "per_step": [
+            {
+                **strict.model_dump(mode="json"),
+                "tolerant": {"valid_json": kind.valid_json, "command_f1": kind.command_f1},
+            }
+            for strict, kind in zip(scored.steps, scored.tolerant, strict=True)
+        ],
         "errors": [{"step": key, "reason": reason} for key, reason in scored.unanswered.items()],
     }
 
@@ -96,19 +103,15 @@ def replace_result(path: Path, result: Mapping[str, Any]) -> None:
 
     Raises UsageError, also if the file was written by another tool.
     """
-    if path.exists() and not _is_from_tbench(path):
-        raise UsageError(f"{path}: was not written by tbench replay; give another file with --output")
-    try:
+    if path.exists():
+        try:
+            is_from_tbench = scored_revision(read_result(path)) is not None
+        except UsageError:
+            is_from_tbench = False
+        if not is_from_tbench:
+            raise UsageError(f"{path}: was not written by tbench replay; give another file with --output")
+    with writable(path):
         write_result(path, result)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-def _is_from_tbench(path: Path) -> bool:
-    try:
-        return scored_revision(read_result(path)) is not None
-    except UsageError:
-        return False
 
 
 def _run_fields(source: ReplySource) -> dict[str, Any]:
@@ -147,11 +150,6 @@ def _shard_fields(source: ReplySource) -> dict[str, Any]:
     if manifest is None or manifest.shard_count == 1:
         return {"limit": manifest.limit} if manifest and manifest.limit is not None else {}
     return {"limit": manifest.limit, "shard_index": manifest.shard_index, "shard_count": manifest.shard_count}
-
-
-def _entry(strict: ScoredStep, tolerant: ScoredStep) -> dict[str, Any]:
-    kind = {"valid_json": tolerant.valid_json, "command_f1": tolerant.command_f1}
-    return {**strict.model_dump(mode="json"), "tolerant": kind}
 
 
 def _prompt_template(source: ReplySource) -> dict[str, Any]:
@@ -218,7 +216,9 @@ def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None
 
 
 def _make_recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
-    steps = [_rescore(step, revision) for step in stored]
+    scores = [score_units(step.pred_command_units, step.ref_command_units, revision).rounded for step in stored]
+    figures_of_steps = [dict(zip(_SCORES, (s.first_exact, s.precision, s.recall, s.f1), strict=True)) for s in scores]
+    steps = [step.model_copy(update=new) for step, new in zip(stored, figures_of_steps, strict=True)]
     recomputed = aggregate(steps)
     return Recomputed(
         revision,
@@ -231,12 +231,6 @@ def _make_recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: 
             if any(getattr(old, name) != getattr(new, name) for name in _SCORES)
         ),
     )
-
-
-def _rescore(step: ScoredStep, revision: Revision) -> ScoredStep:
-    score = score_units(step.pred_command_units, step.ref_command_units, revision).rounded
-    figures = (score.first_exact, score.precision, score.recall, score.f1)
-    return step.model_copy(update=dict(zip(_SCORES, figures, strict=True)))
 
 
 def _stored_step(path: Path, number: int, entry: object) -> ScoredStep:

@@ -138,7 +138,10 @@ def merge(
     """
     if not is_unused(output):
         raise UsageError(f"{output}: is not empty; give a new directory with --output")
-    _check_distinct(directories)
+    resolved = [directory.resolve() for directory in directories]
+    for at, directory in enumerate(directories):
+        if resolved[at] in resolved[:at]:
+            raise UsageError(f"{directory}: is given twice; give each shard once")
     manifests = {directory: read_manifest(directory) for directory in directories}
     _check_same(manifests)
     shards = _by_index(manifests)
@@ -156,14 +159,6 @@ def merge(
     )
     write_result(output / RESULT_NAME, result)
     return result
-
-
-def _check_distinct(directories: Sequence[Path]) -> None:
-    seen: set[Path] = set()
-    for directory in directories:
-        if directory.resolve() in seen:
-            raise UsageError(f"{directory}: is given twice; give each shard once")
-        seen.add(directory.resolve())
 
 
 def _check_same(manifests: Mapping[Path, ReplayManifest]) -> None:
