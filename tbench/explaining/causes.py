@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Literal
 
 from harness.trajectory import Outcome, Step
-from tbench.config.document import RunDocument
 from tbench.explaining.trials import Side, Trial
 from tbench.results import Blame, is_tool_failure
 from tbench.storage.read_run import StoredRun
@@ -45,10 +44,8 @@ class KnownLimits:
 
     @classmethod
     def of(cls, run: StoredRun) -> KnownLimits:
-        return cls() if run.document is None else cls._of(run.document)
-
-    @classmethod
-    def _of(cls, document: RunDocument) -> KnownLimits:
+        if (document := run.document) is None:
+            return cls()
         limits, model, served = document.config.limits, document.config.model, document.locked.served
         windows = [limits.context_tokens, served.context_tokens if served is not None else None]
         bash = "bash" in document.locked.agent
@@ -96,6 +93,10 @@ class Evidence:
         return min(1.0, count / max(1, self.trial.replies))
 
 
+Proof = Callable[[Evidence], str | None]
+"""Returns the words that prove a cause; None if its rule does not hold."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """A cause and the rule that gives it to a trial."""
@@ -107,8 +108,7 @@ class Rule:
     """The responsible party in a single run."""
     when: str
     """The rule in words, for the documentation."""
-    proof: Callable[[Evidence], str | None]
-    """Returns the words that prove the cause; None if the rule does not hold."""
+    proof: Proof
     step: Callable[[Evidence], int | None] = lambda evidence: evidence.trial.steps or None
     """Returns the number of the step at which the cause shows; None without such a step."""
     levers: tuple[str, ...] = ()
@@ -127,8 +127,14 @@ def _no_result(evidence: Evidence) -> str | None:
     return None if evidence.trial.attempt else "the trial was planned and has no result"
 
 
-def _not_counted(evidence: Evidence) -> str | None:
-    return _error(evidence) if evidence.error_type in ("human_touched", "went_on", "aborted", "rewound") else None
+def _error_of(*types: str) -> Proof:
+    """Return the proof by an error of these types."""
+    return lambda evidence: _error(evidence) if evidence.error_type in types else None
+
+
+def _blamed_on(*blames: Blame) -> Proof:
+    """Return the proof by an error with one of these blames."""
+    return lambda evidence: _error(evidence) if evidence.blame in blames else None
 
 
 def _tampering(evidence: Evidence) -> str | None:
@@ -148,10 +154,6 @@ def _machine(evidence: Evidence) -> str | None:
     return f"{what} while the machine was overloaded: {', '.join(signs)}"
 
 
-def _request_timeout(evidence: Evidence) -> str | None:
-    return _error(evidence) if evidence.error_type == "reply_timeout" else None
-
-
 def _endpoint(evidence: Evidence) -> str | None:
     is_refused = evidence.error_type in ("endpoint_refused", "request_too_large")
     return _error(evidence) if evidence.blame is Blame.ENDPOINT or is_refused else None
@@ -163,14 +165,6 @@ def _infrastructure(evidence: Evidence) -> str | None:
     if evidence.trial.outcome is Outcome.TERMINAL_LOST:
         return "terminal_lost: the terminal was lost and could not be brought back"
     return next((each for each in evidence.trial.remarks if is_tool_failure(each)), None)
-
-
-def _setup(evidence: Evidence) -> str | None:
-    return _error(evidence) if evidence.blame in (Blame.USER, Blame.HARNESS) else None
-
-
-def _task(evidence: Evidence) -> str | None:
-    return _error(evidence) if evidence.blame is Blame.TASK else None
 
 
 def _out_of_memory(evidence: Evidence) -> str | None:
@@ -297,7 +291,7 @@ RULES: tuple[Rule, ...] = (
         "does not count",
         "person",
         "a person intervened, or the trial was interrupted and continued differently",
-        _not_counted,
+        _error_of("human_touched", "went_on", "aborted", "rewound"),
     ),
     Rule("tampering", "tampering", "model", "the verdict was forged or prevented, or a strong sign of it", _tampering),
     Rule(
@@ -322,7 +316,7 @@ RULES: tuple[Rule, ...] = (
         "request timeout",
         "harness",
         "error `reply_timeout`",
-        _request_timeout,
+        _error_of("reply_timeout"),
         levers=("model.request_timeout_sec", "server.pace", "model.max_tokens"),
         otherwise="unclear",
     ),
@@ -341,13 +335,19 @@ RULES: tuple[Rule, ...] = (
         _infrastructure,
         levers=("sandbox.", "verify."),
     ),
-    Rule("setup", "settings or a bug", "harness", "an error with blame `user` or `harness`", _setup),
+    Rule(
+        "setup",
+        "settings or a bug",
+        "harness",
+        "an error with blame `user` or `harness`",
+        _blamed_on(Blame.USER, Blame.HARNESS),
+    ),
     Rule(
         "task",
         "task",
         "task",
         "an error with blame `task`",
-        _task,
+        _blamed_on(Blame.TASK),
         levers=("overrides.verifier_timeout_multiplier", "overrides.timeout_multiplier", "sandbox.", "verify."),
     ),
     Rule(

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+from tbench.scores.comparing.exact_tests import holm
+from tbench.scores.statistics import average_ranks
+
 Way = Literal["exact", "normal"]
 _MAX_SUMS = 4000
 """Largest possible sum over all tasks for which the distribution of the sum is computed exactly."""
@@ -52,7 +55,7 @@ def sums_test(strata: Iterable[Stratum]) -> TwoSample:
         return TwoSample(1.0, 1.0)
     whole = [_as_levels(each) for each in useful]
     most = sum(sum(sorted((*a, *b))[-len(b) :]) for a, b in whole)
-    if most > _MAX_SUMS or any(_is_large(a, b) for a, b in whole):
+    if most > _MAX_SUMS or any(len(a) + len(b) > _MAX_TRIALS and max(*a, *b) > 1 for a, b in whole):
         return _by_normal(whole)
     chances, observed = [1.0], 0
     for first, second in whole:
@@ -72,10 +75,6 @@ def _as_levels(stratum: Stratum) -> tuple[list[int], list[int]]:
         [round(levels * (each - low) / (high - low)) for each in stratum.first],
         [round(levels * (each - low) / (high - low)) for each in stratum.second],
     )
-
-
-def _is_large(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) + len(second) > _MAX_TRIALS and max((*first, *second)) > 1
 
 
 def _chances_of_sum(first: Sequence[int], second: Sequence[int]) -> list[float]:
@@ -131,7 +130,7 @@ def ranks_test(strata: Iterable[Stratum]) -> TwoSample:
     for each in strata:
         if not each.first or not each.second:
             continue
-        ranks = _ranks([*each.first, *each.second])
+        ranks = average_ranks([*each.first, *each.second])
         count, drawn = len(ranks), len(each.second)
         mean = (count + 1) / 2
         excess += math.fsum(ranks[len(each.first) :]) - drawn * mean
@@ -139,20 +138,6 @@ def ranks_test(strata: Iterable[Stratum]) -> TwoSample:
             squares = math.fsum((rank - mean) ** 2 for rank in ranks)
             spread += len(each.first) * drawn * squares / (count * (count - 1))
     return TwoSample(_two_sided(abs(excess), spread), 0.0 if spread else 1.0, "normal")
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks, start = [0.0] * len(values), 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in order[start : end + 1]:
-            ranks[place] = (start + end) / 2 + 1
-        start = end + 1
-    return ranks
 
 
 def adjusted(tests: Sequence[TwoSample], level: float) -> list[float]:
@@ -167,8 +152,7 @@ def adjusted(tests: Sequence[TwoSample], level: float) -> list[float]:
         len(tests),
     )
     able = [at for at, each in enumerate(tests) if each.least_p <= level / count]
-    values, largest = [1.0] * len(tests), 0.0
-    for rank, at in enumerate(sorted(able, key=lambda place: tests[place].p)):
-        largest = max(largest, min(1.0, (len(able) - rank) * tests[at].p))
-        values[at] = largest
+    values = [1.0] * len(tests)
+    for at, p in zip(able, holm([tests[at].p for at in able]), strict=True):
+        values[at] = p
     return values

@@ -13,7 +13,6 @@ from tbench.errors import UsageError
 from tbench.explaining.causes import (
     BY_KEY,
     MODEL,
-    Evidence,
     FoundCause,
     KnownLimits,
     Party,
@@ -34,7 +33,7 @@ from tbench.explaining.explanation import (
 )
 from tbench.explaining.good_runs import LAST_GOOD, good_runs_before
 from tbench.explaining.model_tests import equal_first_replies, model_tests
-from tbench.explaining.points import Part, Scored, Split, is_paired, split
+from tbench.explaining.points import Part, Scored, is_paired, split
 from tbench.explaining.remedies import remedy, remedy_of_moved
 from tbench.explaining.sameness import IMAGE, THINKING, Moved, moved_facts, other_image, see_thinking
 from tbench.explaining.sentence import difference_sentence, single_sentence
@@ -104,7 +103,8 @@ class _Explained:
     @cached_property
     def causes(self) -> dict[int, str]:
         """The cause of each failed trial, by the trial's identity."""
-        return {id(each): cause_key(self._evidence(each)) for each in self.failed}
+        evidence = (evidence_of(self.side, each, self.limits[each.run], may_read=self.may_read) for each in self.failed)
+        return {id(each.trial): cause_key(each) for each in evidence}
 
     @cached_property
     def confirmed(self) -> Mapping[str, Confirmation]:
@@ -114,9 +114,6 @@ class _Explained:
         """Return the cause of a failed trial with its proof; may read the trial's steps."""
         evidence = evidence_of(self.side, trial, self.limits[trial.run])
         return find_cause(evidence, self.causes[id(trial)])
-
-    def _evidence(self, trial: Trial) -> Evidence:
-        return evidence_of(self.side, trial, self.limits[trial.run], may_read=self.may_read)
 
     def about(self) -> ExplainedSide:
         side, rows = self.side, [self.side.trials[task] for task in self.tasks]
@@ -258,7 +255,10 @@ def _change(first: Side, second: Side) -> _ComparedSides:
     old, new = _Explained(first, tasks), _Explained(second, tasks)
     images = [task for task in tasks if other_image(first, second, task)]
     moved = moved_facts(first, second, tasks, images)
-    rest = _rest_key(moved)
+    if any(each.key == THINKING for each in moved):
+        rest = THINKING
+    else:
+        rest = MODEL if all(each.is_separable for each in moved) else UNCLEAR
     keys = {task: IMAGE if task in set(images) else rest for task in tasks}
     rows = [_rows(each, keys) for each in (old, new)]
     paired = is_paired(*rows)
@@ -266,7 +266,17 @@ def _change(first: Side, second: Side) -> _ComparedSides:
     levers = [each for each in moved if each.explains]
     parts = tuple(_part(part, levers, old, new, keys) for part in found.parts if part.difference or part.is_named)
     abouts = old.about(), new.about()
-    difference = _difference(found, parts, abouts, paired=paired)
+    difference = Difference(
+        tasks=abouts[1].tasks,
+        paired=paired,
+        before=abouts[0].score,
+        after=abouts[1].score,
+        difference=float(found.difference),
+        low=found.interval.low,
+        high=found.interval.high,
+        p=found.test.p,
+        parts=parts,
+    )
     sentence, command = difference_sentence(abouts[1], abouts[0], difference, moved)
     explanation = Explanation(
         sentence=sentence,
@@ -324,13 +334,6 @@ def _common_tasks(first: Side, second: Side) -> tuple[tuple[str, ...], tuple[str
     return tasks, lines
 
 
-def _rest_key(moved: Sequence[Moved]) -> str:
-    """Return the key of losses without evidence."""
-    if any(each.key == THINKING for each in moved):
-        return THINKING
-    return MODEL if all(each.is_separable for each in moved) else UNCLEAR
-
-
 def _rows(explained: _Explained, keys: Mapping[str, str]) -> dict[str, list[Scored]]:
     return {
         task: [
@@ -357,15 +360,20 @@ def _part(
         party = next(iter(parties)) if len(parties) == 1 else "unclear" if parties else rule.otherwise or rule.party
     elif part.key == THINKING and len(parties) == 1:
         party = next(iter(parties))
-    unproven = _unproven(part, levers, keys) if rule is not None and part.key != MODEL else []
+    unproven = []
+    if rule is not None and part.key != MODEL:  # changes that may affect everything the model does at these tasks
+        inseparable = {THINKING, IMAGE} if any(keys[task] == IMAGE for task in part.by_task) else {THINKING}
+        unproven = [each for each in levers if not each.is_separable or each.key in inseparable]
     together_with = _inseparable(part.key, levers)
     if mine:  # a lever is the cause, though other settings may have contributed
         together_with += tuple(f"{each.key} {each.words}" for each in unproven if each.party == "harness")
     elif unproven and party == "model":
         mine, party, together_with = unproven, "unclear", ("a change of the model",)
     lost_by, other = (new, old) if part.difference <= 0 else (old, new)
-    order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * _sign(part), each[0]))]
-    trials = [each for task in order for each in lost_by.side.trials[task] if _has_key(lost_by, each, part.key, keys)]
+    sign = 1 if lost_by is new else -1
+    order = [task for task, _ in sorted(part.by_task.items(), key=lambda each: (each[1] * sign, each[0]))]
+    failed = [each for task in order for each in lost_by.side.trials[task] if not each.passed]
+    trials = [each for each in failed if _key(lost_by, each, keys) == part.key]
     passed = [each for each in other.side.trials[trials[0].task] if each.passed] if trials else []
     before = next((each for each in reversed(passed) if other.side.has_steps(each)), None)
     advice = (
@@ -396,14 +404,6 @@ def _part(
     )
 
 
-def _sign(part: Part) -> int:
-    return 1 if part.difference <= 0 else -1
-
-
-def _has_key(explained: _Explained, trial: Trial, key: str, keys: Mapping[str, str]) -> bool:
-    return not trial.passed and _key(explained, trial, keys) == key
-
-
 def _is_lever(key: str, moved: Moved) -> bool:
     """Whether a moved fact is a lever of a cause."""
     if key == UNCLEAR:
@@ -413,12 +413,6 @@ def _is_lever(key: str, moved: Moved) -> bool:
     if key in REST_TITLES:
         return moved.key == key
     return any(moved.key == each or (each[-1] == "." and moved.key.startswith(each)) for each in BY_KEY[key].levers)
-
-
-def _unproven(part: Part, levers: Sequence[Moved], keys: Mapping[str, str]) -> list[Moved]:
-    """Return the changes that may affect everything the model does at the tasks of a part."""
-    images = any(keys[task] == IMAGE for task in part.by_task)
-    return [each for each in levers if not each.is_separable or each.key == THINKING or (each.key == IMAGE and images)]
 
 
 def _inseparable(key: str, levers: Sequence[Moved]) -> tuple[str, ...]:
@@ -432,22 +426,6 @@ def _inseparable(key: str, levers: Sequence[Moved]) -> tuple[str, ...]:
     if key == MODEL and any(each.key == "machine.load" for each in levers):
         return ("the load of the machine, which may fail tests without a timeout",)
     return ()
-
-
-def _difference(
-    found: Split, parts: tuple[DifferencePart, ...], abouts: tuple[ExplainedSide, ExplainedSide], *, paired: bool
-) -> Difference:
-    return Difference(
-        tasks=abouts[1].tasks,
-        paired=paired,
-        before=abouts[0].score,
-        after=abouts[1].score,
-        difference=float(found.difference),
-        low=found.interval.low,
-        high=found.interval.high,
-        p=found.test.p,
-        parts=parts,
-    )
 
 
 def _listed_changes(

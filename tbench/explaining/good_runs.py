@@ -85,11 +85,10 @@ def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
 def _first_of_drop(runs: Sequence[StoredRun]) -> int:
     """Return the position of the first run of the drop that the gate sees; without a drop, of the last run."""
     last = len(runs) - 1
-    nights = [
-        Night(str(at), _begun(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)
-    ]  # without fingerprints: changed settings may be the explanation
     if last < 2:
         return last
+    # Without fingerprints: changed settings may be the explanation.
+    nights = [Night(str(at), _begun(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)]
     verdict = judge(nights, GateRule(base_nights=max(2, min(10, last // 2)), min_coverage=_LEAST_COVERAGE))
     return int(verdict.since.name) if verdict.since is not None else last
 

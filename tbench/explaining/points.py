@@ -125,7 +125,10 @@ def split(first: Rows, second: Rows, rest: Callable[[str], str], *, paired: bool
     return Split(
         difference=difference,
         interval=_interval(first, second, rests, None, paired=paired),
-        test=tests.of_all_rewards(),
+        test=sums_test(
+            Stratum([float(each.reward) for each in first[task]], [float(each.reward) for each in row])
+            for task, row in second.items()
+        ),
         parts=tuple(parts),
         tests=len(tests.names),
     )
@@ -238,7 +241,10 @@ class _Tests:
         self._tests: list[TwoSample] = []
         keys = {each.key for rows in (first, second) for row in rows.values() for each in row if each.key}
         for key in sorted(keys - {*rests.values()}):
-            self._add(key, None, (self._occurrences(task, key) for task in first))
+            occurrences = [
+                [[float(each.key == key) for each in rows[task]] for rows in (first, second)] for task in first
+            ]
+            self._add(key, None, (Stratum(*both) for both in occurrences))
         for key in sorted({*rests.values()}):
             tasks = [task for task in first if rests[task] == key]
             self._add(key, None, (self._rewards(task) for task in tasks))
@@ -250,10 +256,6 @@ class _Tests:
         self.names.append((key, task))
         self._tests.append(sums_test(strata))
 
-    def _occurrences(self, task: str, key: str) -> Stratum:
-        first, second = ([float(each.key == key) for each in rows[task]] for rows in (self._first, self._second))
-        return Stratum(first, second)
-
     def _rewards(self, task: str) -> Stratum:
         """Return the rewards of the trials without evidence of a cause."""
         known = (None, self._rests[task])
@@ -261,12 +263,6 @@ class _Tests:
             [float(each.reward) for each in rows[task] if each.key in known] for rows in (self._first, self._second)
         )
         return Stratum(first, second)
-
-    def of_all_rewards(self) -> TwoSample:
-        return sums_test(
-            Stratum([float(each.reward) for each in self._first[task]], [float(each.reward) for each in row])
-            for task, row in self._second.items()
-        )
 
     def adjusted(self, key: str) -> tuple[TwoSample, float, tuple[str, ...]]:
         """Return a part's test, the lowest adjusted p of this test and of its tasks', and the tasks beyond chance."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tbench.config.document import RunDocument
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.explaining.sameness import IMAGE, TEMPLATE, THINKING, Moved
@@ -97,7 +96,8 @@ def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
         return Remedy(change.words, rerun(side, trials, changes), changes)
     if key in _RESUMED and document is not None:
         return Remedy(_RESUMED[key], f"tbench resume {shlex.quote(str(side.last.argument))}")
-    shown = next((each for each in trials if side.can_be_shown(each)), None) if document is not None else None
+    kept = (each for each in trials if side.has_files(each) and side.directory_of(each).is_dir())
+    shown = next(kept, None) if document is not None else None
     if shown is None:
         return Remedy(
             _READ.get(key, "see how its trials ended"), f"tbench summary {shlex.quote(str(side.last.argument))}"
@@ -140,16 +140,8 @@ def rerun(side: Side, trials: Sequence[Trial], changed: Mapping[str, Any]) -> st
     if run.document is None:
         return f"tbench summary {shlex.quote(str(run.argument))}"
     tasks = list(dict.fromkeys(each.task for each in trials))
-    named = (
-        [word for task in tasks for word in ("-t", shlex.quote(task))]
-        if len(tasks) <= _MAX_TASKS
-        else _include(run.document)
-    )
+    selected = tasks if len(tasks) <= _MAX_TASKS else run.document.config.tasks.include
+    named = [word for glob in selected for word in ("-t", shlex.quote(glob))]
     seeds = run.planned_seeds
     count = ["-k", str(len(seeds)), "--first-seed", str(min(seeds))] if seeds else []
     return " ".join(["tbench run", *named, *count, *rerun_options(run.document, changed)])
-
-
-def _include(document: RunDocument) -> list[str]:
-    """Return the options that select the tasks of a run."""
-    return [word for glob in document.config.tasks.include for word in ("-t", shlex.quote(glob))]

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from harness.reply_stats import ReplyStats
 from harness.thoughts import reply_texts
 from harness.trajectory import Frozen, Step
 from tbench.config.document import RunDocument
@@ -74,13 +73,9 @@ def moved_facts(first: Side, second: Side, tasks: Sequence[str], images: Sequenc
     found += _paces(first, second, tasks)
     seeds = [sorted({each.seed for row in side.trials.values() for each in row}) for side in (first, second)]
     if seeds[0] != seeds[1]:
-        found.append(_info("seeds", f"{_range(seeds[0])} → {_range(seeds[1])}", "harness"))
-    order = sorted(found, key=lambda each: not each.explains)
-    return tuple(order)
-
-
-def _info(key: str, words: str, party: Party) -> Moved:
-    return Moved(key=key, words=words, party=party, explains=False)
+        words = f"{_range(seeds[0])} → {_range(seeds[1])}"
+        found.append(Moved(key="seeds", words=words, party="harness", explains=False))
+    return tuple(sorted(found, key=lambda each: not each.explains))
 
 
 def _range(seeds: Sequence[int]) -> str:
@@ -114,20 +109,20 @@ def _served(old: StoredRun, new: StoredRun) -> Iterator[Moved]:
     before, after = ((run.document.locked.served if run.document is not None else None) for run in (old, new))
     if before is None or after is None:
         return
-    if before.context_tokens != after.context_tokens:
-        words = " → ".join("unknown" if each is None else f"{each:,}" for each in _windows(before, after))
+    windows = before.context_tokens, after.context_tokens
+    if windows[0] != windows[1]:
+        words = " → ".join("unknown" if each is None else f"{each:,}" for each in windows)
         yield Moved(key="server.max_model_len", words=f"{words} tokens", party="server")
     if before.root != after.root:
         yield Moved(key="model.root", words=f"{before.root} → {after.root}", party="model")
 
 
-def _windows(*served: Any) -> list[int | None]:
-    return [each.context_tokens for each in served]
-
-
 def _replies(first: Side, second: Side) -> Iterator[Moved]:
     """Yield each kind of names in replies (models, weights, fingerprints) of which the newest runs share none."""
-    old, new = (_summed(side.last) for side in (first, second))
+    documents = first.last.document, second.last.document
+    if documents[0] is None or documents[1] is None:
+        return
+    old, new = documents[0].replies, documents[1].replies
     if old is None or new is None:
         return
     kinds: tuple[tuple[str, str, Party], ...] = (
@@ -141,10 +136,6 @@ def _replies(first: Side, second: Side) -> Iterator[Moved]:
             words = f"{names_text(sorted(before), 3)} → {names_text(sorted(after), 3)}"
             is_same_model = first.last.model == second.last.model
             yield Moved(key=key, words=words, party=party, explains=party == "model" or is_same_model)
-
-
-def _summed(run: StoredRun) -> ReplyStats | None:
-    return run.document.replies if run.document is not None else None
 
 
 def other_image(first: Side, second: Side, task: str) -> bool:
@@ -265,12 +256,10 @@ def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
 
 
 def _thinks(step: Step) -> bool:
+    if step.reply.reasoning or "think>" not in step.reply.content:
+        return bool(step.reply.reasoning)
     # If the template begins the thought in the prompt, the reply has only the end of the thought.
-    return bool(step.reply.reasoning) or ("think>" in step.reply.content and bool(_texts(step)))
-
-
-def _texts(step: Step) -> str:
-    return reply_texts(step.reply, step.actions, is_malformed=step.format_error is not None).reasoning
+    return bool(reply_texts(step.reply, step.actions, is_malformed=step.format_error is not None).reasoning)
 
 
 def _thinking(first: Side, second: Side, found: Sequence[Moved]) -> list[Moved]:
@@ -279,9 +268,7 @@ def _thinking(first: Side, second: Side, found: Sequence[Moved]) -> list[Moved]:
     old, new = ([each for each in some if each.replies] for some in seen)
     if min(len(old), len(new)) < _LEAST:
         return []
-    keys = {each.key for each in found}
-    is_set = _TEMPLATED & keys
-    party: Party = "harness" if is_set else "server"
+    party: Party = "harness" if any(each.key in _TEMPLATED for each in found) else "server"
     had, has = (sum(each.thinking for each in some) / sum(each.replies for each in some) for some in (old, new))
     if abs(had - has) > 0.5 and min(had, has) < 0.05:
         words = f"replies with thinking: {100 * had:.0f} → {100 * has:.0f} %"
@@ -306,10 +293,6 @@ def _tokens_per_sec(trial: Trial) -> float | None:
 
 def _command_sec(trial: Trial) -> float | None:
     return trial.command_sec / trial.steps if trial.steps and trial.command_sec else None
-
-
-def _pressed(trial: Trial) -> float | None:
-    return float(trial.is_pressed) if trial.attempt else None
 
 
 def _strata(
@@ -337,7 +320,7 @@ def _paces(first: Side, second: Side, tasks: Sequence[str]) -> Iterator[Moved]:
         ratio = max(before, after) / max(min(before, after), 1e-9)
         if ratio >= _SLOWER and ranks_test(strata).p <= _SURE:
             yield Moved(key=key, words=f"{before:.3g} → {after:.3g} {unit} (median)", party=party)
-    strata, (old, new) = _strata(first, second, tasks, _pressed)
+    strata, (old, new) = _strata(first, second, tasks, lambda trial: float(trial.is_pressed) if trial.attempt else None)
     if old and new and abs(fmean(old) - fmean(new)) > _PRESSED and sums_test(strata).p <= _SURE:
         words = f"trials on an overloaded machine: {100 * fmean(old):.0f} → {100 * fmean(new):.0f} %"
         yield Moved(key="machine.load", words=words, party="machine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -12,13 +12,7 @@ from harness.trajectory import Outcome, Step
 from tbench.checked_tests import failed_tests, read_tests
 from tbench.errors import UsageError
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, TrialResult, is_weak
-from tbench.scores.final_results import (
-    PRESSURE_JUMP_SEC,
-    PRESSURE_LOAD,
-    PRESSURE_STALL,
-    exclude_uncounted,
-    shared_counts,
-)
+from tbench.scores.final_results import exclude_uncounted, is_under_pressure, shared_counts
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
 from tbench.storage.run_files import STEPS_NAME, TRIALS_NAME, trial_directory
 from tbench.text import counted, names_text
@@ -84,15 +78,7 @@ class Trial:
     @property
     def is_pressed(self) -> bool:
         """Whether the machine was under pressure during the trial."""
-        return self.host is not None and _is_pressed(self.host)
-
-
-def _is_pressed(host: HostSample) -> bool:
-    return (
-        (host.load_max or 0.0) > PRESSURE_LOAD
-        or (host.memory_stall_max or 0.0) > PRESSURE_STALL
-        or host.clock_jump_sec > PRESSURE_JUMP_SEC
-    )
+        return self.host is not None and is_under_pressure(self.host)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -103,7 +89,7 @@ def _image(image_id: str | None, origin: ImageOrigin | None) -> Image:
 
 def _trial(run: int, result: TrialResult) -> Trial:
     counted_result = exclude_uncounted(result)
-    host = result.host if result.host is not None and (not result.passed or _is_pressed(result.host)) else None
+    host = result.host if result.host is not None and (not result.passed or is_under_pressure(result.host)) else None
     return Trial(
         run=run,
         task=result.task,
@@ -163,10 +149,6 @@ class Side:
     def has_files(self, trial: Trial) -> bool:
         """Whether files of a trial may be there: it has ended, and its run has kept any."""
         return trial.attempt > 0 and self._kept[trial.run]
-
-    def can_be_shown(self, trial: Trial) -> bool:
-        """Whether commands find the directory of a trial."""
-        return self.has_files(trial) and self.directory_of(trial).is_dir()
 
     def has_steps(self, trial: Trial) -> bool:
         """Whether the steps of a trial are stored, so that it can be compared with another one."""
@@ -230,7 +212,7 @@ def _side(read: Iterable[tuple[StoredRun, Mapping[tuple[str, int], Trial]]]) -> 
     trials: dict[str, list[Trial]] = {}
     for number, (run, found) in enumerate(read):
         missing = 0
-        for key in run.shard.trials if run.shard is not None else _whole_plan(run):
+        for key in run.planned_trials:
             trial = found.get(key)
             missing += trial is None
             trials.setdefault(key[0], []).append(trial or Trial(number, *key))
@@ -277,7 +259,3 @@ def _read(path: Path, number: int) -> tuple[StoredRun, Mapping[tuple[str, int], 
     taken = _Finals(number)
     run = read_run(path, taken.add)
     return run, taken.checked(path)
-
-
-def _whole_plan(run: StoredRun) -> Iterator[tuple[str, int]]:
-    return ((task, seed) for task in run.planned_tasks for seed in run.planned_seeds)

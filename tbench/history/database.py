@@ -49,10 +49,6 @@ def schema() -> tuple[str, ...]:
     return tuple(statement.strip() for statement in bare.split(";") if statement.strip())
 
 
-def _schema_hash() -> str:
-    return hashlib.sha256("\n".join(schema()).encode()).hexdigest()[:16]
-
-
 @contextlib.contextmanager
 def sqlite_errors(file: Path) -> Iterator[None]:
     """Raise SQLite's errors within the block as UsageError, or as DamagedIndex."""
@@ -189,7 +185,8 @@ def _meta(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 def _expected_meta() -> dict[str, str]:
-    return {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
+    digest = hashlib.sha256("\n".join(schema()).encode()).hexdigest()[:16]
+    return {"schema_version": str(SCHEMA_VERSION), "schema_hash": digest}
 
 
 def make_tables(connection: sqlite3.Connection) -> None:

@@ -46,28 +46,20 @@ def find_runs(roots: list[Path]) -> FoundRuns:
     seen: set[tuple[int, int]] = set()
     while pending or linked:
         folder = pending.pop() if pending else linked.pop()
-        if not _is_text(folder):
-            found.unread[folder] = "its name is not valid text; rename it"
-            continue
         try:
+            str(folder).encode()
             status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
             pending += sorted(_scan(folder, status.st_dev, found, linked), reverse=True)
+        except UnicodeEncodeError:
+            found.unread[folder] = "its name is not valid text; rename it"
         except FileNotFoundError:  # removed just now
             continue
         except OSError as error:
             found.unread[folder] = error.strerror or str(error)
     return found
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _scan(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> Iterator[Path]:
@@ -98,15 +90,14 @@ def _scan(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> It
 
 def stamp(directory: Path, names: Iterable[str]) -> str:
     """Return sizes and times of these files, which change when the files do. Raises OSError."""
-    return " ".join(f"{name}:{_file_stamp(directory / name)}" for name in names)
-
-
-def _file_stamp(file: Path) -> str:
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return "-"
-    return f"{status.st_size}:{status.st_mtime_ns}"
+    stamps = []
+    for name in names:
+        try:
+            status = (directory / name).stat()
+            stamps.append(f"{name}:{status.st_size}:{status.st_mtime_ns}")
+        except FileNotFoundError:
+            stamps.append(f"{name}:-")
+    return " ".join(stamps)
 
 
 def device_of_nearest(path: Path) -> int | None:

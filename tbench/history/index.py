@@ -50,12 +50,6 @@ class _WhereClause:
         if value is not None:
             self.add(f"{column} = ?", value)
 
-    def add_dataset(self, dataset: str | None) -> None:
-        """Select a dataset by name or by NAME@VERSION."""
-        if dataset is not None:
-            title = "datasets.name || '@' || datasets.version"
-            self.add(f"(datasets.name = ? OR {title} = ?)", dataset, dataset)
-
     def add_folders(self, folders: Iterable[Path], index_folder: Path, table: str = "runs") -> None:
         """Select paths at or below these folders; paths inside the index's own folder are stored relative to it."""
         conditions, values = [], list[object]()
@@ -234,11 +228,11 @@ class RunHistory:
             ORDER BY {_NEWEST_FIRST}""",
             *where.values,
         )
-        return tuple(self._point(*row) for row in rows)
-
-    def _point(self, path: str, *known: Any) -> TaskPoint:
-        values: list[Any] = [self._paths.path(path), *known[:-1], dict(json.loads(known[-1]))]
-        return TaskPoint(*values)
+        found = []
+        for path, *known, rewards in rows:
+            values: list[Any] = [self._paths.path(path), *known, dict(json.loads(rewards))]
+            found.append(TaskPoint(*values))
+        return tuple(found)
 
     def names_by_hash(self, hashes: Iterable[str]) -> tuple[str, ...]:
         """Return the names under which tasks with these content hashes were run."""
@@ -309,7 +303,9 @@ class RunHistory:
         where = _WhereClause()
         where.add_equal("runs.purpose", None if unscored else "score")
         where.add_equal("models.name", model)
-        where.add_dataset(dataset)
+        if dataset is not None:  # a name, or NAME@VERSION
+            title = "datasets.name || '@' || datasets.version"
+            where.add(f"(datasets.name = ? OR {title} = ?)", dataset, dataset)
         if under is not None:
             where.add_folders([each.resolve() for each in under], self._paths.folder)
         return where

@@ -14,7 +14,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME, TrialResult
 from tbench.scores.cost import token_price
-from tbench.scores.summarise import TrialTags, final_results
+from tbench.scores.summarise import final_results
 from tbench.scores.summary import Cell, Score, Summary
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, text_or_none
@@ -45,7 +45,7 @@ def read_record(path: Path) -> RunRecord:
     finals = final_results(stored.results)
     trials = list(_trials(stored, summary, finals))
     return RunRecord(
-        run=_run_columns(stored, summary, trials) | _summary_columns(summary),
+        run=_run_columns(stored, summary, trials),
         model=stored.model or summary.model,
         dataset=_dataset(stored),
         tasks=list(_tasks(stored, summary)),
@@ -54,14 +54,16 @@ def read_record(path: Path) -> RunRecord:
 
 
 def _run_columns(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
-    document, dated = stored.document, stored.document or stored.plan
-    begun_at = utc(dated.created_at if dated else None) or min(_known_times(trials, "started_at"), default=None)
-    ended_at = utc(dated.ended_at if dated else None) or max(_known_times(trials, "finished_at"), default=None)
+    document, dated, hashes = stored.document, stored.document or stored.plan, stored.task_hashes
+    begun, ended = ([each[name] for each in trials if each[name]] for name in ("started_at", "finished_at"))
+    begun_at = utc(dated.created_at if dated else None) or min(begun, default=None)
+    ended_at = utc(dated.ended_at if dated else None) or max(ended, default=None)
+    plan = _json(sorted((name, hashes.get(name)) for name in stored.planned_tasks))
     return {
         "name": stored.name,
         "agent": document.locked.agent if document else stored.plan.agent if stored.plan else summary.agent,
         "fingerprint": fingerprint(stored),
-        "plan": _plan_hash(stored),
+        "plan": hashlib.sha256(plan.encode("utf-8", "replace")).hexdigest()[:16],
         "imported": stored.document is None,
         "purpose": document.purpose if document else "score",
         "status": dated.status if dated else None,
@@ -74,18 +76,6 @@ def _run_columns(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "overrides": _json(summary.overrides),
         "broken_rules": _json(summary.broken_rules),
         "notes": _json(stored.notes),
-    }
-
-
-def _plan_hash(stored: StoredRun) -> str:
-    """Hash the planned tasks and their content."""
-    hashes = stored.task_hashes
-    planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
-    return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _summary_columns(summary: Summary) -> Row:
-    return {
         "seeds": _json(summary.seeds),
         "tasks": len(summary.tasks),
         **summary.counts.model_dump(),
@@ -152,16 +142,15 @@ def _trials(stored: StoredRun, summary: Summary, finals: Mapping[tuple[str, int]
     prices, tags = prices_of(stored), stored.tags
     for row in summary.tasks:
         for cell in row.cells:
-            if (result := finals.get((row.task, cell.seed))) is not None:
-                own = {"cost": token_price(result.usage, prices), **_noted(stored, tags, row.task, cell.seed)}
-                yield _trial(result, cell) | own
-
-
-def _noted(stored: StoredRun, tags: TrialTags, task: str, seed: int) -> Row:
-    """Return tags and notes of a trial."""
-    notes = [note.words for note in stored.trial_notes if note.is_about(task, seed)]
-    given = sorted(tags.get((task, seed), ()))
-    return {"tags": _json(given) if given else None, "notes": _json(notes) if notes else None}
+            if (result := finals.get((row.task, cell.seed))) is None:
+                continue
+            given = sorted(tags.get((row.task, cell.seed), ()))
+            notes = [note.words for note in stored.trial_notes if note.is_about(row.task, cell.seed)]
+            yield _trial(result, cell) | {
+                "cost": token_price(result.usage, prices),
+                "tags": _json(given) if given else None,
+                "notes": _json(notes) if notes else None,
+            }
 
 
 def _trial(result: TrialResult, cell: Cell) -> Row:
@@ -193,10 +182,6 @@ def _trial(result: TrialResult, cell: Cell) -> Row:
         "tamper": _json(result.integrity.tamper) if result.integrity.tamper else None,
         "metrics": _json(result.metrics) if result.metrics else None,
     }
-
-
-def _known_times(trials: list[Row], column: str) -> Iterator[str]:
-    return (time for trial in trials if (time := trial[column]) is not None)
 
 
 def utc(time: datetime | str | None) -> str | None:
@@ -294,7 +279,7 @@ def read_proxy(directory: Path, manifest_name: str) -> ProxyRecord:
         "protocol": text_or_none(result.get("protocol")),
         "begun_at": utc(text_or_none(manifest.get("created_at"))),
         "tbench_version": text_or_none(manifest.get("tbench_version")),
-        "figures": json.dumps(figures, ensure_ascii=False, separators=(",", ":")),
+        "figures": _json(figures),
     }
     return ProxyRecord(row, text_or_none(model))
 

@@ -224,11 +224,8 @@ def _gaps(runs: Sequence[RunRow]) -> Iterator[tuple[RunRow, str]]:
     usual = timedelta(seconds=median(pause.total_seconds() for pause in pauses))
     for (before, after), pause in zip(pairwise(runs), pauses, strict=True):
         if pause > 2 * usual and pause > usual + _DAY:
-            yield after, f"gap: no run for {_days(pause)} between {before.words} and {after.words}"
-
-
-def _days(time: timedelta) -> str:
-    return counted(round(time / _DAY), "day")
+            days = counted(round(pause / _DAY), "day")
+            yield after, f"gap: no run for {days} between {before.words} and {after.words}"
 
 
 def _changes(runs: Sequence[RunRow], tasks_of: Callable[[RunRow], Tasks]) -> Iterator[tuple[RunRow, str]]:

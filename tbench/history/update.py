@@ -34,6 +34,17 @@ def read_directory(found: FoundDirectory) -> StoreFunction:
     return lambda connection, path: store_run(connection, path, run)
 
 
+@contextlib.contextmanager
+def storable(path: Path) -> Iterator[None]:
+    """Convert what is raised while a directory is read and stored, and is due to its content, to UsageError."""
+    try:
+        yield
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except UNSTORABLE as error:
+        raise UsageError(f"{path}: contains a value that SQLite cannot store ({error})") from None
+
+
 def store_run(connection: sqlite3.Connection, path: str, record: RunRecord) -> None:
     """Replace the rows of a run, within a transaction. Raises sqlite3.Error."""
     before = connection.execute("SELECT id FROM runs WHERE path = ?", (path,)).fetchone()
@@ -126,8 +137,13 @@ class IndexUpdate:
 
     def __call__(self, roots: Sequence[Path]) -> Changes:
         """Update the index from `roots`, which are absolute paths. Raises sqlite3.Error."""
-        known = self._known()
-        existing = self._existing_roots(roots, known)
+        rows = self._connection.execute("SELECT path, device, stamp, problem FROM directories")
+        known = {path: _Known(*values) for path, *values in rows}
+        existing = [root for root in roots if root.is_dir()]
+        for root in roots:
+            if root not in existing:
+                kept = sum(self._paths.path(stored).is_relative_to(root) for stored in known)
+                self._notes.append(f"{root}: does not exist; the history keeps {counted(kept, 'run')} of it")
         found = find_runs(existing)
         self._notes += [f"{folder}: cannot be read ({why})" for folder, why in found.unread.items()]
         self._read(found.directories, known)
@@ -136,20 +152,6 @@ class IndexUpdate:
             self._remove_unused()
         counts = {name: self._counts[name] for name in ("added", "changed", "unchanged", "forgotten", "unreadable")}
         return Changes(**counts, notes=tuple(self._notes))
-
-    def _known(self) -> dict[str, _Known]:
-        rows = self._connection.execute("SELECT path, device, stamp, problem FROM directories")
-        return {path: _Known(*values) for path, *values in rows}
-
-    def _existing_roots(self, roots: Iterable[Path], known: Mapping[str, _Known]) -> list[Path]:
-        existing = []
-        for root in roots:
-            if root.is_dir():
-                existing.append(root)
-                continue
-            kept = sum(self._paths.path(stored).is_relative_to(root) for stored in known)
-            self._notes.append(f"{root}: does not exist; the history keeps {counted(kept, 'run')} of it")
-        return existing
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -163,30 +165,24 @@ class IndexUpdate:
                 continue
             self._counts["unchanged"] += 1
             if before.device != each.device:
-                self._set_device(each)
+                values = (each.device, self._paths.to_stored(each.path))
+                self._connection.execute("UPDATE directories SET device = ? WHERE path = ?", values)
         for number, (each, before) in enumerate(stale, start=1):
             self._read_one(each, before)
             self._progress(number, len(stale))
 
-    def _set_device(self, each: FoundDirectory) -> None:
-        values = (each.device, self._paths.to_stored(each.path))
-        self._connection.execute("UPDATE directories SET device = ? WHERE path = ?", values)
-
     def _read_one(self, each: FoundDirectory, before: _Known | None) -> None:
         stored = self._paths.to_stored(each.path)
-        problem = None
         try:
-            store = read_directory(each)
-            with transaction(self._connection):
-                store(self._connection, stored)
-                self._store_directory(stored, each, None)
-        except (UsageError, RecursionError) as error:
-            problem = str(error) or "nested too deeply"
-        except UNSTORABLE as error:
-            problem = f"{each.path}: contains a value that SQLite cannot store ({error})"
-        if problem is None:
+            with storable(each.path):
+                store = read_directory(each)
+                with transaction(self._connection):
+                    store(self._connection, stored)
+                    self._store_directory(stored, each, None)
             self._counts["added" if before is None else "changed"] += 1
             return
+        except UsageError as error:
+            problem = str(error)
         with transaction(self._connection):
             known = "SELECT path FROM runs UNION ALL SELECT path FROM proxies"
             if self._connection.execute(f"SELECT 1 FROM ({known}) WHERE path = ?", (stored,)).fetchone():
@@ -209,7 +205,9 @@ class IndexUpdate:
             if stored in present or not any(path.is_relative_to(root) for root in roots):
                 continue
             hidden = any(path.is_relative_to(folder) for folder in found.unread)
-            (kept if hidden or _is_unmounted(path, before.device) else gone).append(stored)
+            is_there = os.path.exists(path)  # noqa: PTH110 - no exception for any path
+            is_unmounted = not is_there and device_of_nearest(path) != before.device
+            (kept if hidden or is_unmounted else gone).append(stored)
         if kept:
             self._notes.append(
                 f"{names_text(kept, 3)}: cannot be read (a disk that is not mounted?); the history keeps them; "
@@ -233,11 +231,6 @@ class IndexUpdate:
                 self._connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
 
 
-def _is_unmounted(path: Path, device: int) -> bool:
-    """Whether a path that was not found may be on a disk that is not mounted."""
-    return not os.path.exists(path) and device_of_nearest(path) != device  # noqa: PTH110 - no exception for any path
-
-
 def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False) -> tuple[int, tuple[str, ...]]:
     """Export the runs and proxies at or below `paths`; return their number, and a note on each unreadable one.
 
@@ -253,7 +246,8 @@ def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False)
         make_tables(connection)
         for each in directories:
             try:
-                _add(connection, each)
+                with storable(each.path):
+                    read_directory(each)(connection, str(each.path))
             except UsageError as error:
                 if each.path in paths:
                     raise
@@ -279,16 +273,6 @@ def _find_directories(paths: Sequence[Path]) -> Iterator[FoundDirectory]:
             if each.path.resolve() not in seen:
                 seen[each.path.resolve()] = None
                 yield each
-
-
-def _add(connection: sqlite3.Connection, each: FoundDirectory) -> None:
-    """Read a directory and store it. Raises UsageError."""
-    try:
-        read_directory(each)(connection, str(each.path))
-    except RecursionError:
-        raise UsageError(f"{each.path}: nested too deeply") from None
-    except UNSTORABLE as error:
-        raise UsageError(f"{each.path}: contains a value that SQLite cannot store ({error})") from None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from tbench.scores.intervals import NORMAL_975, quantile
+from tbench.scores.statistics import average_ranks
 
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_MODELS_FOR_INTERVAL = 10
@@ -69,21 +70,6 @@ def correlate(xs: Sequence[float], ys: Sequence[float], *, seed: int = 0) -> Cor
         kendall=Estimate(tau, bootstrap(kendall, xs, ys, seed=seed)),
         notes=_notes(xs, ys, rho),
     )
-
-
-def average_ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks from 1; equal values share the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for position in order[start:end]:
-            ranks[position] = (start + 1 + end) / 2
-        start = end
-    return ranks
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:

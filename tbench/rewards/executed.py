@@ -209,9 +209,8 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         PlannedTask(name=name, hash=task.hash, reward_range=task.own_reward_range) for name, task in named.items()
     ]
     document = RunDocument(**dict(plan), tasks=tuple(planned))
-    plans, agents = _plans([named[task.name] for task in tasks], plan), {}
-    for index, each in enumerate(plans):
-        agents[each.task_name, each.seed] = index
+    plans = _plans([named[task.name] for task in tasks], plan)
+    agents = {(each.task_name, each.seed): index for index, each in enumerate(plans)}
     settings = sandbox_settings(plan)
     hide = make_redactor(tasks, proxy=settings.container_proxy)
     with (

@@ -255,12 +255,10 @@ def group_advantages(
         raise ValueError("a reward is not a finite number: there is no advantage over it")
     advantages: list[float] = []
     for start in range(0, len(rewards), group_size):
-        advantages += _advantages(rewards[start : start + group_size], ddof, eps)
+        group = rewards[start : start + group_size]
+        if len(set(map(canonical, group))) == 1:  # explicit: a rounding error divided by eps is not small
+            advantages += [0.0] * len(group)
+            continue
+        mean, std = fmean(group), (stdev if ddof else pstdev)(group)
+        advantages += ((reward - mean) / (std + eps) for reward in group)
     return advantages
-
-
-def _advantages(group: Sequence[float], ddof: int, eps: float) -> list[float]:
-    if len(set(map(canonical, group))) == 1:  # explicit: a rounding error divided by eps is not small
-        return [0.0] * len(group)
-    mean, std = fmean(group), (stdev if ddof else pstdev)(group)
-    return [(reward - mean) / (std + eps) for reward in group]

@@ -257,10 +257,11 @@ def _hit_a_time_limit(result: FinalResult) -> bool:
 
 
 def _hosts_under_pressure(results: Iterable[FinalResult]) -> list[HostSample]:
-    return [result.host for result in results if result.host is not None and _is_under_pressure(result.host)]
+    return [result.host for result in results if result.host is not None and is_under_pressure(result.host)]
 
 
-def _is_under_pressure(host: HostSample) -> bool:
+def is_under_pressure(host: HostSample) -> bool:
+    """Whether a machine was under pressure during a trial."""
     return (
         (host.load_max or 0) > PRESSURE_LOAD
         or (host.memory_stall_max or 0) > PRESSURE_STALL

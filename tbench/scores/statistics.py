@@ -242,6 +242,21 @@ def _mean_by_count(histogram: Mapping[int, int], values: Sequence[Fraction]) -> 
     return float(total / sum(histogram.values()))
 
 
+def average_ranks(values: Sequence[float]) -> list[float]:
+    """Return ranks from 1; equal values share the mean of their ranks."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and values[order[end]] == values[order[start]]:
+            end += 1
+        for position in order[start:end]:
+            ranks[position] = (start + 1 + end) / 2
+        start = end
+    return ranks
+
+
 def is_uneven(most: int, total: int, bins: int) -> bool:
     """Whether a bin with `most` of `total` uniformly distributed items is unlikely: p < 0.05.
 

@@ -128,7 +128,9 @@ def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
     old, new = (_without_tasks(score_keys(run)) for run in (first, second))
     if first.document is None or second.document is None:
         old, new = ({key: keys[key] for key in old.keys() & new.keys()} for keys in (old, new))
-    if _same_tasks(first, second):
+    common = set(first.planned_tasks) & set(second.planned_tasks)
+    known, others = first.task_hashes, second.task_hashes
+    if common and all(name in known and known[name] == others.get(name) for name in common):
         old.pop("dataset", None)
         new.pop("dataset", None)
     return tuple(words for _, words in each_difference(old, new))
@@ -175,13 +177,6 @@ def _dataset(document: RunDocument) -> str:
 def _series(version: str) -> str:
     """Return `1.2` for `1.2.3`: patches do not change what is measured."""
     return ".".join(version.split(".")[:2])
-
-
-def _same_tasks(first: StoredRun, second: StoredRun) -> bool:
-    """Whether there are common tasks, all of them with the same known content."""
-    common = set(first.planned_tasks) & set(second.planned_tasks)
-    old, new = first.task_hashes, second.task_hashes
-    return bool(common) and all(name in old and old[name] == new.get(name) for name in common)
 
 
 def _without_tasks(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -143,9 +143,16 @@ class StoredRun(Frozen):
         return self.document.shard if self.document is not None else None
 
     @property
+    def planned_trials(self) -> Sequence[tuple[str, int]]:
+        """Task and seed of each planned trial."""
+        if self.shard is not None:
+            return self.shard.trials
+        return [(task, seed) for task in self.planned_tasks for seed in self.planned_seeds]
+
+    @property
     def planned(self) -> int:
         """Number of planned trials."""
-        return len(self.shard.trials) if self.shard is not None else len(self.planned_tasks) * len(self.planned_seeds)
+        return len(self.planned_trials)
 
     @property
     def status(self) -> str | None:
@@ -299,8 +306,7 @@ def read_plan(run_dir: Path, notes: list[str] | None = None) -> StoredRun:
 def _read_own(run_dir: Path, results_file: Path, each: TakeResult) -> StoredRun:
     notes: list[str] = []
     run = read_plan(run_dir, notes)
-    whole = ((task, seed) for task in run.planned_tasks for seed in run.planned_seeds)
-    missing: dict[tuple[str, int], tuple[int, ...]] = dict.fromkeys(run.shard.trials if run.shard else whole, ())
+    missing: dict[tuple[str, int], tuple[int, ...]] = dict.fromkeys(run.planned_trials, ())
     lines = _whole_lines(results_file, notes, _result_line) if results_file.exists() else ()
     for result in _each_result(lines, run.name, notes):
         if result.final:

@@ -68,12 +68,9 @@ def inside_trials(run: Path, directory: Path) -> Path | None:
 def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:
     """Return the directories of all attempts with any file, by number; interrupted ones have no result.json."""
     first = trial_directory(run, task, seed)
-    found = {1: first} if first.is_dir() and any(_is_not_an_attempt(path) for path in first.iterdir()) else {}
+    has_files = first.is_dir() and any(not path.name.startswith("attempt-") for path in first.iterdir())
+    found = {1: first} if has_files else {}
     for path in first.glob("attempt-*"):
         if (number := path.name.removeprefix("attempt-")).isdecimal():
             found[int(number)] = path
     return found
-
-
-def _is_not_an_attempt(path: Path) -> bool:
-    return not path.name.startswith("attempt-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
@@ -94,7 +95,10 @@ def find_trial(name: str) -> StoredTrial:
         raise RunUnreadable(f"{plain(name)}: is not a trial; write RUN/TASK/SEED")
     run, task, seed = Path(found["run"]), found["task"], int(found["seed"])
     if not is_run(run):
-        raise RunUnreadable(f"{run}: is not a run directory{_suggestion(str(run), _runs_beside(run))}")
+        beside: list[str] = []
+        with contextlib.suppress(OSError):
+            beside += (str(place.parent) for place in run.parent.glob(f"*/{CONFIG_NAME}"))
+        raise RunUnreadable(f"{run}: is not a run directory{_suggestion(str(run), beside)}")
     directories = attempts(run, task, seed)
     if not directories:
         known = [f"{run}/{place.parent.name}/{place.name[5:]}" for place in run.glob("trials/*/seed-*")]
@@ -105,13 +109,6 @@ def find_trial(name: str) -> StoredTrial:
             f"{run}/{task}/{seed}: has {counted(len(directories), 'attempt')}, but no attempt {attempt}"
         )
     return StoredTrial(run, task, seed, attempt, directories[attempt])
-
-
-def _runs_beside(run: Path) -> list[str]:
-    try:
-        return [str(place.parent) for place in run.parent.glob(f"*/{CONFIG_NAME}")]
-    except OSError:
-        return []
 
 
 def _suggestion(name: str, known: list[str]) -> str:

@@ -5,6 +5,7 @@ A note about a trial names its id, so that it stays with the trial when results 
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,12 +74,14 @@ def append_note(run: Path, note: TrialNote) -> None:
     """Append a line to the notes of a run, waiting for others who write. Raises UsageError."""
     path = run / NOTES_NAME
     try:
-        with writable(path), path.open("ab") as opened, hold_lock(path, opened.fileno(), _WAIT_SEC):
-            file = LineFile(path)  # under the lock: it repairs the last line, which another process may be writing
-            try:
-                file.append(note.model_dump_json(exclude_defaults=True))
-            finally:
-                file.close()
+        with (
+            writable(path),
+            path.open("ab") as opened,
+            hold_lock(path, opened.fileno(), _WAIT_SEC),
+            # Under the lock: it repairs the last line, which another process may be writing.
+            contextlib.closing(LineFile(path)) as file,
+        ):
+            file.append(note.model_dump_json(exclude_defaults=True))
     except Held:
         raise UsageError(f"{path}: another process has been writing to it for {_WAIT_SEC:.0f} s; try again") from None
 

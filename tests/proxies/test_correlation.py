@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.proxies.correlation import average_ranks, bootstrap, correlate, fisher_interval, kendall, spearman
+from tbench.proxies.correlation import bootstrap, correlate, fisher_interval, kendall, spearman
+from tbench.scores.statistics import average_ranks
 
 scores = st.integers(-3, 3).map(float)
 pairs = st.lists(st.tuples(scores, scores), min_size=2, max_size=9)
