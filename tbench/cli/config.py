@@ -8,23 +8,15 @@ from pathlib import Path
 import click
 
 from tbench.cli.common import choose_endpoint, write_new
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.printing import print_json, print_line, print_text
 from tbench.config.settings import RunConfig
 
 COMMANDS = {
-    "show": LazyCommand(
-        "tbench.cli.config",
-        "show",
-        "Print the configuration that `tbench run` would use, and the origin of each value.",
-    ),
-    "schema": LazyCommand("tbench.cli.config", "schema", "Print the JSON schema of the configuration."),
-    "init": LazyCommand(
-        "tbench.cli.config",
-        "init",
-        "Write a configuration file with every setting, its help and its default; options that you give are set.",
-    ),
+    "show": "tbench.cli.config:show",
+    "schema": "tbench.cli.config:schema",
+    "init": "tbench.cli.config:init",
 }
 
 

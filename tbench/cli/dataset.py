@@ -9,7 +9,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, argument
+from tbench.cli.parsing.commands import LazyGroup, argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_json, print_line
@@ -24,18 +24,10 @@ if TYPE_CHECKING:
     from tbench.tasks.task import Task
 
 COMMANDS = {
-    "list": LazyCommand("tbench.cli.dataset", "list_datasets", "List the known datasets."),
-    "show": LazyCommand("tbench.cli.dataset", "show", "Show where a dataset comes from and whether it is cached."),
-    "pull": LazyCommand(
-        "tbench.cli.dataset",
-        "pull",
-        "Fetch a dataset into the cache and print its directory; options about tasks and images need --prefetch.",
-    ),
-    "verify": LazyCommand(
-        "tbench.cli.dataset",
-        "verify",
-        "Compare tasks with their published digests; exit with 2 if one differs or is missing.",
-    ),
+    "list": "tbench.cli.dataset:list_datasets",
+    "show": "tbench.cli.dataset:show",
+    "pull": "tbench.cli.dataset:pull",
+    "verify": "tbench.cli.dataset:verify",
 }
 _ACCESS_SETTINGS = {"tasks.registry", "tasks.offline"}
 _PREFETCH_SETTINGS = {

@@ -13,7 +13,7 @@ from typing import Literal
 import click
 
 from tbench.cli.common import engines_option
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
 
@@ -161,8 +161,8 @@ def _instructions() -> dict[str, str]:
 # `tbench cassette`
 
 COMMANDS = {
-    "record": LazyCommand("tbench.cli.demo", "record", "Record the requests to an endpoint and its replies."),
-    "play": LazyCommand("tbench.cli.demo", "play", "Serve the replies in a cassette as an OpenAI-compatible endpoint."),
+    "record": "tbench.cli.demo:record",
+    "play": "tbench.cli.demo:play",
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import runs_argument
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Number, OneOf
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
@@ -22,18 +22,10 @@ if TYPE_CHECKING:
     from tbench.storage.read_run import StoredRun
 
 COMMANDS = {
-    "atif": LazyCommand("tbench.cli.export", "atif", "Write trajectories as ATIF 1.8 documents, one per trial."),
-    "sft": LazyCommand(
-        "tbench.cli.export",
-        "sft",
-        "Write conversations as training data: OpenAI messages, where a flag marks the replies to train on.",
-    ),
-    "harbor": LazyCommand(
-        "tbench.cli.export",
-        "harbor",
-        "Write runs as Harbor jobs that its viewer and other commands can read.",
-    ),
-    "sqlite": LazyCommand("tbench.cli.export", "sqlite", "Write runs, tasks and trials as tables of a SQLite file."),
+    "atif": "tbench.cli.export:atif",
+    "sft": "tbench.cli.export:sft",
+    "harbor": "tbench.cli.export:harbor",
+    "sqlite": "tbench.cli.export:sqlite",
 }
 
 

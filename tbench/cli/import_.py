@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tbench.cli.parsing.commands import Command, LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, OneOf
 from tbench.cli.printing import print_line
 
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from tbench.exchange.importing.common import Imported
 
 COMMANDS = {
-    "harbor": LazyCommand("tbench.cli.import_", "harbor", "Import jobs or trials of Harbor (0.6 to 0.26) as runs."),
-    "results": LazyCommand(
-        "tbench.cli.import_", "results", "Import plain results (task, seed, reward; JSONL or CSV) as a run."
-    ),
+    "harbor": "tbench.cli.import_:harbor",
+    "results": "tbench.cli.import_:results",
 }
 
 

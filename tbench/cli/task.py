@@ -11,37 +11,19 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option, sandbox_config
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
 from tbench.text import counted
 
 COMMANDS = {
-    "list": LazyCommand(
-        "tbench.cli.task_check", "list_tasks", "List tasks with their difficulty, limits and content hashes."
-    ),
-    "check": LazyCommand(
-        "tbench.cli.task_check",
-        "check",
-        "Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems.",
-    ),
-    "shell": LazyCommand(
-        "tbench.cli.task",
-        "task_shell",
-        "Open the shell that the task's agent gets; when you leave it, the verifier runs, and you can return.",
-    ),
-    "solve": LazyCommand(
-        "tbench.cli.task",
-        "solve",
-        "Run a task's solution, showing its output, then the verifier; exit with 2 if the reward is below 1.",
-    ),
-    "verify": LazyCommand(
-        "tbench.cli.task",
-        "verify",
-        "Run the verifier in a copy of an open `tbench task shell`'s container; exit with 2 if the reward is below 1.",
-    ),
-    "new": LazyCommand("tbench.cli.task", "new", "Create a small working task to start from."),
-    "convert": LazyCommand("tbench.cli.task", "convert", "Convert tasks of Terminal-Bench 1 to the current format."),
+    "list": "tbench.cli.task_check:list_tasks",
+    "check": "tbench.cli.task_check:check",
+    "shell": "tbench.cli.task:task_shell",
+    "solve": "tbench.cli.task:solve",
+    "verify": "tbench.cli.task:verify",
+    "new": "tbench.cli.task:new",
+    "convert": "tbench.cli.task:convert",
 }
 SELECTION_SETTINGS = {
     *("tasks.source", "tasks.include", "tasks.exclude", "tasks.limit"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE
 from tbench.cli.printing import print_json, print_line
 from tbench.text import size_text
@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from tbench.agents.recipe import Recipe
 
 COMMANDS = {
-    "list": LazyCommand("tbench.cli.agents.commands", "list_agents", "List the known agents and their versions."),
-    "pull": LazyCommand(
-        "tbench.cli.agents.commands", "pull", "Fetch an agent's package from PyPI or npm into the cache."
-    ),
-    "show": LazyCommand(
-        "tbench.cli.agents.commands", "show", "Show an agent's recipe and the contents of its package."
-    ),
+    "list": "tbench.cli.agents.commands:list_agents",
+    "pull": "tbench.cli.agents.commands:pull",
+    "show": "tbench.cli.agents.commands:show",
 }
 _name = argument("name", "NAME", "An agent's name, or a recipe.toml.", type=NAME_TYPE)
 _version = click.option("--agent-version", metavar="VERSION", help="Another version than the recipe's.")

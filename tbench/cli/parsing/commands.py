@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -80,17 +81,35 @@ class TbenchCommand(click.Command):
         super().format_options(ctx, formatter)
 
 
-class LazyCommand(NamedTuple):
-    """Location of a command and its one-sentence help, known without importing its module."""
+class LazyCommand:
+    """A command whose module is imported only when it runs."""
 
-    module: str
-    attribute: str
-    help: str
+    def __init__(self, where: str) -> None:
+        """`where` is MODULE:FUNCTION."""
+        self.where = where
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        command: click.Command = resolve_name(self.where)
+        return command
+
+    @property
+    def help(self) -> str:
+        """First sentence of the function's docstring, read from the source because an import takes much longer."""
+        module, _, function = self.where.partition(":")
+        docstring = _source(module).partition(f"\ndef {function}(")[2].split('"""', 2)[1]
+        return docstring.partition("\n")[0].partition(". ")[0].removesuffix(".") + "."
 
     @property
     def short_help(self) -> str:
         """The first clause of the help, for a long list of commands."""
-        return re.split(r"[:;]", self.help)[0].rstrip(".")
+        return self.help.partition(":")[0].partition(";")[0].removesuffix(".")
+
+
+@cache
+def _source(module: str) -> str:
+    below = module.removeprefix("tbench.cli.").replace(".", "/")
+    return (Path(__file__).parents[1] / f"{below}.py").read_text("utf-8")
 
 
 class LazyGroup(click.Group):
@@ -99,23 +118,21 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *args: Any,
-        table: Mapping[str, LazyCommand],
-        headings: Mapping[str, Sequence[str]] | None = None,
+        table: Mapping[str, str] | None = None,
+        headings: Mapping[str, Mapping[str, str]] | None = None,
         **attrs: Any,
     ) -> None:
-        """`headings` are groups of the commands; the help is then a list with one line for each command."""
+        """`table` has the places of commands by name. With `headings`, tables by heading, the help is a short list."""
         super().__init__(*args, **attrs)
-        self.table, self.headings = table, headings or {}
+        self.headings = headings or {}
+        places = table or {name: where for names in self.headings.values() for name, where in names.items()}
+        self.table = {name: LazyCommand(where) for name, where in places.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        where = self.table.get(cmd_name)
-        if where is None:
-            return None
-        command: click.Command = getattr(import_module(where.module), where.attribute)
-        return command
+        return self.table[cmd_name].load() if cmd_name in self.table else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -10,7 +10,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument
-from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_json, print_line, print_text
 from tbench.text import counted
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from tbench.proxies.replay.scoring.result import Recomputed
 
 COMMANDS = {
-    "run": LazyCommand(
-        "tbench.cli.proxies.extract",
-        "replay_run",
-        "Ask a model for its next action at every step of recorded conversations, and store and score its replies.",
-    ),
-    "score": LazyCommand("tbench.cli.proxies.replay", "score", "Score stored replies, or recompute a result file."),
-    "merge": LazyCommand("tbench.cli.proxies.replay", "merge", "Merge the shards of a replay and score the whole."),
-    "build": LazyCommand("tbench.cli.proxies.replay", "build", "Build a replay dataset from recorded conversations."),
+    "run": "tbench.cli.proxies.extract:replay_run",
+    "score": "tbench.cli.proxies.replay:score",
+    "merge": "tbench.cli.proxies.replay:merge",
+    "build": "tbench.cli.proxies.replay:build",
 }
 
 
