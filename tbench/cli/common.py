@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench.cli.parsing.commands import Command, argument
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_progress
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_selected_tasks(chosen: TasksConfig, earlier: RunDocument | None = None)
     from tbench.tasks.sources import TaskChoice
 
     is_same = earlier is not None and earlier.config.tasks.source == stored_source(chosen.source)
-    access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+    access = Access(chosen.registry, chosen.refresh, chosen.offline, print_progress)
     choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
     return read_selected(chosen.source, choice, access, earlier.dataset if earlier and is_same else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from tbench.cli.common import json_option, reject_pull_with_build
 from tbench.cli.parsing.commands import LazyGroup, argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
-from tbench.cli.printing import print_json, print_line
+from tbench.cli.printing import print_json, print_line, print_lines, print_progress
 from tbench.config.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -130,14 +131,10 @@ def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
     tasks = tasks_as_configured(read_paths(entry.paths, choice, name), config)
     refused = not_runnable_tasks(tasks, config.agent.name)
-    for task, error in refused.items():
-        print_line(refusal_words(task, error), err=True)
+    print_lines((refusal_words(task, error) for task, error in refused.items()), err=True)
     able = [task for task in tasks.tasks if task.name not in refused]
-    engines = Engines.connect(config.sandbox)
-    try:
+    with contextlib.closing(Engines.connect(config.sandbox)) as engines:
         return run_interruptibly(_get_images(engines, able, config))
-    finally:
-        engines.close()
 
 
 async def _get_images(engines: Engines, tasks: Sequence[Task], config: RunConfig) -> bool:
@@ -146,15 +143,12 @@ async def _get_images(engines: Engines, tasks: Sequence[Task], config: RunConfig
     from tbench.sandbox.backend import SandboxSettings, open_backend
     from tbench.sandbox.container_proxy import container_proxy
 
-    def say(line: str) -> None:
-        print_line(line, err=True)
-
     sandbox = config.sandbox
     settings = SandboxSettings("pull", sandbox, container_proxy=container_proxy(sandbox.container_proxy))
     backend = engines.backend(settings)
     require_capabilities(config.verify, sandbox, backend)
-    async with open_backend(backend, say):
-        return await get_ready(backend, tasks, say, offline=config.tasks.offline, prefetch=True)
+    async with open_backend(backend, print_progress):
+        return await get_ready(backend, tasks, print_progress, offline=config.tasks.offline, prefetch=True)
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
@@ -170,8 +164,7 @@ def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) ->
         found = verify_directory(reference, against)
     else:
         found = verify_entry(_pull(tasks, _access(given)), against)
-    for line in found.lines:
-        print_line(line)
+    print_lines(found.lines)
     print_line(found.words)
     if found.lines:
         raise click.exceptions.Exit(exit_codes.USAGE)
@@ -181,7 +174,7 @@ def _access(given: GivenSettings[RunConfig]) -> Access:
     from tbench.datasets.known_dataset import Access
 
     chosen = given.resolve().config.tasks
-    return Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+    return Access(chosen.registry, chosen.refresh, chosen.offline, print_progress)
 
 
 def _known(name: str, access: Access) -> KnownDataset:

@@ -6,14 +6,14 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from tbench.cli.common import engines_option
-from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
 
@@ -75,9 +75,16 @@ def _why_missing(agent: str) -> str:
     return ""
 
 
+_host_option = click.option("--host", default="127.0.0.1", help="Address to listen on.")
+
+
+def _port_option(default: int) -> Callable[[Command], Command]:
+    return click.option("--port", type=Integer(min=0, max=65535), default=default, help="Port; 0 picks a free one.")
+
+
 @click.command("demo-endpoint", cls=TbenchCommand)
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=Integer(min=0, max=65535), default=8123, help="Port; 0 picks a free one.")
+@_host_option
+@_port_option(8123)
 @click.option("--latency", type=Number(min=0), default=0.0, help="Seconds before each reply.")
 @click.option(
     "--pass-rates", metavar="FILE", type=PATH_TYPE, help="TOML file with the pass rate of each task: TASK = 0..1."
@@ -174,12 +181,10 @@ def cassette() -> None:
 @click.command(cls=TbenchCommand)
 @argument("file", "FILE", "The cassette; must be a new file.")
 @click.option("--base-url", metavar="URL", required=True, help="The endpoint to record.")
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
+@_host_option
+@_port_option(8124)
 def record(file: Path, base_url: str, host: str, port: int) -> None:
     """Record the requests to an endpoint and its replies. Give clients the printed address as --base-url."""
-    import os
-
     from tbench.cassettes.endpoints import CassetteRecorder, EndpointNotListing
     from tbench.errors import UsageError
 
@@ -203,8 +208,8 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 
 @click.command(cls=TbenchCommand)
 @argument("file", "FILE", "A cassette, made by tbench cassette record or saved by the debugger.")
-@click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
+@_host_option
+@_port_option(8124)
 @click.option("--exact", is_flag=True, help="Require exact matches; by default, times and hashes may differ.")
 def play(file: Path, host: str, port: int, exact: bool) -> None:
     """Serve the replies in a cassette as an OpenAI-compatible endpoint."""

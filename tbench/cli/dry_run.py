@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import textwrap
@@ -13,7 +14,7 @@ from typing import get_args
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_engines, plan_run, tasks_of_run
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_line, print_progress, print_text
 from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.rules import broken_rules, describe_overrides
 from tbench.config.settings import RunConfig, SandboxConfig
@@ -41,13 +42,10 @@ def show_plans(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> None:
     """Print the plans of a run for each model. Raises UsageError for anything that would prevent the start."""
     (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
     tasks = tasks_of_run(config, documents[0] if documents else None)
-    engines = Engines.connect(config.sandbox)
-    try:
+    with contextlib.closing(Engines.connect(config.sandbox)) as engines:
         check_engines(config, engines)
         for label, text in asyncio.run(_plans(runs, tasks, engines)):
             print_text(_wrapped(label, text))
-    finally:
-        engines.close()
     print_line("nothing was started")
 
 
@@ -78,7 +76,7 @@ async def _plan(
     config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> list[Row]:
     machines = engines.capacities
-    chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
+    chat, served = await connect_if_used(setup, print_progress)
     if chat is not None:
         await chat.close()
     plan = plan_run(config, tasks, earlier, "dry-run", setup.resolve_names(chat, served))

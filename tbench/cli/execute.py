@@ -22,7 +22,7 @@ from harness.reply_stats import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import print_notice, run_interruptibly
-from tbench.cli.printing import print_json, print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_notes, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunDocument, RunPlan
@@ -78,20 +78,17 @@ def execute(
     view, stop = contextlib.ExitStack(), PlannedStop(began)
     tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
-    engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
-    try:
+    connected = Engines.connect(config.sandbox, config.schedule.most_at_once)
+    with contextlib.closing(connected) as engines, tuned_gc():
         check_engines(config, engines)
-        with tuned_gc():
-            return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier, view, made_images, stop),
-                stopping="stopping; finished trials are kept; Ctrl-C again exits at once (next time, tbench stop keeps "
-                "the running ones, too)",
-                end_view=view.close,
-                at_once=partial(_exit_immediately, config.sandbox, engines),
-                stop=stop.begin,
-            )
-    finally:
-        engines.close()
+        return run_interruptibly(
+            _execute(config, setup, tasks, engines, earlier, view, made_images, stop),
+            stopping="stopping; finished trials are kept; Ctrl-C again exits at once (next time, tbench stop keeps "
+            "the running ones, too)",
+            end_view=view.close,
+            at_once=partial(_exit_immediately, config.sandbox, engines),
+            stop=stop.begin,
+        )
 
 
 def check_engines(config: RunConfig, engines: Engines) -> None:
@@ -410,8 +407,7 @@ def print_summary(
     finals = FinalResults()
     stored = read_run(directory, finals.add)
     summary = make_summary(stored, finals, population=population, without=without, cost=cost(stored_cost(stored)))
-    for note in stored.notes:
-        print_line(f"note: {note}", err=True)
+    print_notes(stored.notes)
     if form == "json":
         print_json(summary.as_json())
         return summary

@@ -12,7 +12,7 @@ import click
 from tbench.cli.common import runs_argument
 from tbench.cli.parsing.commands import LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Number, OneOf
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_lines, print_notes
 from tbench.errors import UsageError
 from tbench.text import counted
 
@@ -75,8 +75,7 @@ def export_command(form: str, *, only: str) -> Callable[[Write], click.Command]:
             with new_directory(target) as directory:
                 count, words = write(Export(stored, choice, directory, target, left_out), **given)
                 require_trials(count, left_out)
-            for line in left_out.lines():
-                print_line(line)
+            print_lines(left_out.lines())
             print_line(f"{counted(count, 'trial')}{words} written to {target}")
 
         command.__doc__ = write.__doc__
@@ -138,8 +137,7 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
         if name in runs:
             raise UsageError(f"{path}: has the same name as {runs[name].path} ({name}); export them separately")
         runs[name] = run
-        for note in run.notes:
-            print_line(f"note: {path}: {note}")
+        print_lines(f"note: {path}: {note}" for note in run.notes)
         if run.document is not None and run.document.status == "running":
             print_line(f"note: {path}: not finished; trials without a result are not exported")
     return runs
@@ -178,8 +176,7 @@ def sft(export: Export, thinking: Thinking) -> tuple[int, str]:
             if not data.add(trial):
                 export.left_out.add("without a reply to train on")
     data.close()
-    for note in data.notes() if data.trials else ():
-        print_line(note)
+    print_lines(data.notes() if data.trials else ())
     return data.trials, f", {counted(data.rows, 'row')} with {counted(data.replies, 'reply')} to train on"
 
 
@@ -207,6 +204,5 @@ def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:
     from tbench.history.update import export_sqlite
 
     count, notes = export_sqlite(runs, output, overwrite=overwrite)
-    for note in notes:
-        print_line(f"note: {note}", err=True)
+    print_notes(notes)
     print_line(f"{counted(count, 'run')} written to {output}")

@@ -15,7 +15,7 @@ from tbench.cli.common import json_option, with_endpoint
 from tbench.cli.parsing.commands import argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
-from tbench.cli.printing import print_json, print_line, table_lines
+from tbench.cli.printing import print_json, print_lines, print_progress, table_lines
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 
@@ -54,11 +54,8 @@ def fork(
 
     from tbench.api.forking import fork as fork_trial
     from tbench.cli.interruption import run_interruptibly
-    from tbench.storage.stored_trial import find_trial
 
-    config = given.resolve(find_trial(trial).document.config).config
-    wanted = {value.setting.path for value in given.values}
-    directory = config.output.directory if "output.directory" in wanted else None
+    config, directory = _config_and_directory(trial, given)
     if by_hand or debugs:
         _reject_combinations(by_hand, debugs, samples, as_json)
         return _fork_interactively(trial, at_step, config, directory, debugs=debugs)
@@ -69,9 +66,17 @@ def fork(
     if as_json:
         print_json(fork_json(done))
         return None
-    for line in fork_lines(done):
-        print_line(line)
+    print_lines(fork_lines(done))
     return None
+
+
+def _config_and_directory(trial: str, given: GivenSettings[RunConfig]) -> tuple[RunConfig, str | None]:
+    """Return the configuration of a trial's forks, and their directory if one is given."""
+    from tbench.storage.stored_trial import find_trial
+
+    config = given.resolve(find_trial(trial).document.config).config
+    wanted = {value.setting.path for value in given.values}
+    return config, config.output.directory if "output.directory" in wanted else None
 
 
 def debug_command(trial: StoredTrial, step: int) -> str:
@@ -97,17 +102,12 @@ def _fork_interactively(trial: str, at_step: int, config: RunConfig, directory: 
     from tbench.cli.interruption import run_interruptibly
 
     def begin(say: Callable[[str], None]) -> AbstractAsyncContextManager[DebugSession]:
-        return debug_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=say)
+        return debug_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=print_progress)
 
     if debugs:
         run_interruptibly(debug_new_trial(begin, DebugMode.chosen(None, plain=False)))
     else:
         run_interruptibly(fork_at_terminal(begin, at_step))
-
-
-def print_progress(text: str) -> None:
-    """Print a line of progress on stderr."""
-    print_line(text, err=True)
 
 
 def fork_lines(fork: Fork) -> list[str]:
@@ -159,11 +159,8 @@ def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bo
 
     from tbench.api.forking import blame as blame_trial
     from tbench.cli.interruption import run_interruptibly
-    from tbench.storage.stored_trial import find_trial
 
-    config = given.resolve(find_trial(trial).document.config).config
-    wanted = {value.setting.path for value in given.values}
-    directory = config.output.directory if "output.directory" in wanted else None
+    config, directory = _config_and_directory(trial, given)
     found = run_interruptibly(
         blame_trial(trial, samples=samples, config=config, directory=directory, say=print_progress),
         stopping="stopping: containers are being removed",
@@ -172,8 +169,7 @@ def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bo
         shown = {"of": found.of, "step": found.step, "forks": [fork_json(each) for each in found.forks]}
         print_json(shown)
         return
-    for line in blame_lines(found):
-        print_line(line)
+    print_lines(blame_lines(found))
 
 
 def blame_lines(found: BlamedTrial) -> list[str]:

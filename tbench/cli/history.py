@@ -14,7 +14,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer
-from tbench.cli.printing import print_json, print_line, table_lines
+from tbench.cli.printing import print_json, print_line, print_lines, print_notes, print_table
 from tbench.errors import UsageError
 from tbench.scores.cost import Cost
 
@@ -63,8 +63,7 @@ def history(
         if rebuild:
             opened.clear()
         changes = opened.update(*roots, progress=_progress_printer())
-        for note in (*opened.notes, *changes.notes):
-            print_line(f"note: {note}", err=True)
+        print_notes((*opened.notes, *changes.notes))
         rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit, unscored=task is None)
         if task is None:
             proxies = opened.proxies(model=model, under=roots)[:limit] if dataset is None else ()
@@ -116,14 +115,12 @@ def _show_runs(
         return
     costs = ("cost",) if any(row.cost is not None for row in rows) else ()
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", *costs, "")
-    for line in table_lines(heads, [_cells(row, roots, has_cost=bool(costs)) for row in rows]):
-        print_line(line)
+    print_table(heads, [_cells(row, roots, has_cost=bool(costs)) for row in rows])
     if not rows:
         print_line("no runs")
     if proxies:
         print_line("")
-        for line in table_lines(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
-            print_line(line)
+        print_table(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies])
     _print_remarks(remarks)
 
 
@@ -217,8 +214,7 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
         _print_json({"task": task, "points": [_plain(point) for point in points], "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
-    for line in table_lines(heads, [_task_cells(point) for point in points]):
-        print_line(line)
+    print_table(heads, [_task_cells(point) for point in points])
     _print_remarks(remarks)
 
 
@@ -251,8 +247,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 def _print_remarks(remarks: Sequence[str]) -> None:
     """Print the newest remarks on the scores."""
-    for remark in remarks[-_REMARKS_SHOWN:]:
-        print_line(f"note: {remark}")
+    print_lines(f"note: {remark}" for remark in remarks[-_REMARKS_SHOWN:])
     if len(remarks) > _REMARKS_SHOWN:
         print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more for earlier runs; --json prints all of them")
 

@@ -9,7 +9,7 @@ import click
 
 from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, OneOf
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,10 +51,7 @@ def print_imported(runs: Iterable[Imported]) -> None:
     """Print the imported runs, with notes."""
     for run in runs:
         print_line(f"run directory: {run.directory}")
-        for line in run.lines:
-            print_line(f"  {line}")
-        for note in run.notes:
-            print_line(f"  note: {note}")
+        print_lines(f"  {line}" for line in (*run.lines, *(f"note: {note}" for note in run.notes)))
 
 
 # `tbench import harbor`

@@ -22,7 +22,7 @@ from tbench.api.debugging import DebugSession
 from tbench.cli.attach import watch_terminal
 from tbench.cli.common import stdin_chunks
 from tbench.cli.full_screen import require_terminal
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_line, print_lines, print_progress, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.read_tasks import read_again, read_tasks
@@ -142,12 +142,28 @@ async def _open_backend(
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
+    async with _opened(backend):
+        yield backend, task
+
+
+@contextlib.asynccontextmanager
+async def _opened(backend: Backend) -> AsyncIterator[None]:
+    """Open a backend for the block. Raises UsageError, also for errors of the sandbox in the block."""
     require(backend, HasTty, "tbench shell")
     try:
         async with open_backend(backend, _say):
-            yield backend, task
+            yield
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
+
+
+@contextlib.asynccontextmanager
+async def _removed(sandbox: Sandbox) -> AsyncIterator[None]:
+    """Remove a sandbox at the end of the block, also after Ctrl-C."""
+    try:
+        yield
+    finally:
+        await asyncio.shield(sandbox.remove())
 
 
 async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document: RunDocument) -> None:
@@ -160,21 +176,14 @@ async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document
     has_own = result.machine is not None or config.sandbox.has_no_engine
     make = MachineConnector(config.sandbox)(result.machine or "") if has_own else make_backend
     backend = make(sandbox_settings(document))
-    require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):
         raise UsageError(f"{run}: {backend.name} cannot reopen kept sandboxes; use another backend")
-    try:
-        async with open_backend(backend, _say):
-            sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
-            what = "a snapshot from before the tests" if is_new else "the kept container"
-            _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or Ctrl-D ---")
-            try:
-                await _open_shell(sandbox)
-            finally:
-                if is_new:
-                    await asyncio.shield(sandbox.remove())
-    except TrialError as error:
-        raise UsageError(f"{error.type}: {error}") from None
+    async with _opened(backend):
+        sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
+        what = "a snapshot from before the tests" if is_new else "the kept container"
+        _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or Ctrl-D ---")
+        async with _removed(sandbox) if is_new else contextlib.nullcontext():
+            await _open_shell(sandbox)
     if not is_new and not result.task_steps:
         _say(f"kept; verify it again with: tbench regrade {run} --task {result.task} --seed {result.seed}")
 
@@ -187,7 +196,7 @@ async def _open_shell(sandbox: Sandbox, user: str | None = None) -> None:
 
 async def _open_task_shell(backend: Backend, task: Task, verifies: bool, returns: bool) -> None:
     sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.shell")
-    try:
+    async with _removed(sandbox):
         title = task.name
         if task.steps:
             title, task = f"{task.name}: step 1 of {len(task.steps)}, {task.file.steps[0].name}", task.steps[0]
@@ -206,8 +215,6 @@ async def _open_task_shell(backend: Backend, task: Task, verifies: bool, returns
                 _say(f"{error.type}: {error}")
             if not returns or not await asks_to_continue():
                 return
-    finally:
-        await asyncio.shield(sandbox.remove())
 
 
 async def _run_verifier(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
@@ -234,7 +241,7 @@ async def asks_to_continue() -> bool:
 async def _solution_reward(backend: Backend, task: Task) -> float:
     """Run a task's solution in a new sandbox, then the verifier; return the reward."""
     sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.solve")
-    try:
+    async with _removed(sandbox):
         assert isinstance(sandbox, HasTty)
         await use_network(sandbox, agent_environment(task), "agent")
         await sandbox.put(place_tree("/solution", task.solution))
@@ -247,16 +254,12 @@ async def _solution_reward(backend: Backend, task: Task) -> float:
         stream = await sandbox.open_tty(_SOLVE, variables, size.lines, size.columns, agent_user(task))
         try:
             async with asyncio.timeout(task.file.agent.timeout_sec):
-                while data := await stream.read():
-                    sys.stdout.buffer.write(data)
-                    sys.stdout.buffer.flush()
+                await _show_output(stream)
         except TimeoutError:
             _say(f"--- the solution timed out after {task.file.agent.timeout_sec:g} s ---")
         finally:
             await stream.close()
         return await _run_verifier(task, sandbox)
-    finally:
-        await asyncio.shield(sandbox.remove())
 
 
 async def _connect_terminal(stream: TtyStream) -> None:
@@ -274,15 +277,20 @@ async def _connect_terminal(stream: TtyStream) -> None:
     loop.add_signal_handler(signal.SIGWINCH, resized)
     try:
         with _raw_mode():
-            while data := await stream.read():
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
+            await _show_output(stream)
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
         for task in (typing, *writing):
             task.cancel()
         await asyncio.gather(typing, *writing, return_exceptions=True)
         await stream.close()
+
+
+async def _show_output(stream: TtyStream) -> None:
+    """Copy what a sandbox's terminal prints to stdout until the terminal closes."""
+    while data := await stream.read():
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def _window_size() -> os.terminal_size:
@@ -327,23 +335,18 @@ async def fork_at_terminal(
     Raises UsageError without a terminal, or if the trial ends before the step.
     """
     require_terminal("--shell needs a terminal; --debug takes commands from stdin as well")
-    async with begin(_tell) as session:
+    async with begin(print_progress) as session:
         await session.rests()
         if session.is_over:
             came = outcome_text(session.result) if session.result is not None else "no result"
             raise UsageError(f"{session.trial}: ended before step {at_step}: {came}; files: {session.directory}")
         if session.differs:
-            _tell(f"the replay differs from the original: {session.differs}")
+            print_progress(f"the replay differs from the original: {session.differs}")
         while True:
             print_line(await watch_terminal(session.directory, session.trial, take=True, leaving="verifies"), err=True)
-            _tell("verifying a copy")
+            print_progress("verifying a copy")
             verdict = await session.verify()
-            for line in verdict.output.rstrip("\n").split("\n"):
-                print_line(line)
+            print_lines(verdict.output.rstrip("\n").split("\n"))
             print_line(verdict.words)
             if not await asks_to_continue():
                 return
-
-
-def _tell(text: str) -> None:
-    print_line(text, err=True)

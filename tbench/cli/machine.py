@@ -11,7 +11,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.common import engines_option
 from tbench.cli.parsing.commands import TbenchCommand
-from tbench.cli.printing import print_json, print_line
+from tbench.cli.printing import print_json, print_line, print_lines, print_progress, print_table
 
 if TYPE_CHECKING:
     from tbench.config.settings import RunConfig
@@ -37,23 +37,20 @@ def setup(engines: tuple[str, ...]) -> None:
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
     from tbench.sandbox.oci.backend import set_up
 
-    def say(text: str) -> None:
-        print_line(text, err=True)
-
     async def prepare(name: str, engine: Engine) -> str:
         def tell(text: str) -> None:
-            say(f"{name}{text}")
+            print_progress(f"{name}{text}")
 
         await ensure_base_images(engine, tell)
         await ensure_network(engine)
         return await ensure_tools(engine, tell)
 
     if not engines:
-        ensure_engine_runs(say)
+        ensure_engine_runs(print_progress)
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
         if connected.store is not None:
-            asyncio.run(set_up(connected.store, say))
-            say(f"setup: {connected.store.root}: ready")
+            asyncio.run(set_up(connected.store, print_progress))
+            print_progress(f"setup: {connected.store.root}: ready")
             return
         for name, engine in zip(connected.names, connected.all, strict=True):
             try:
@@ -61,7 +58,9 @@ def setup(engines: tuple[str, ...]) -> None:
             except EngineError as error:
                 remedy = podman_remedy(str(error), is_rootless=engine.info.is_rootless)
                 raise UsageError(f"{name}the engine failed: {error}{f'; {remedy}' if remedy else ''}") from None
-            say(f"setup: {name}engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready")
+            print_progress(
+                f"setup: {name}engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready"
+            )
 
 
 # `tbench doctor`
@@ -237,14 +236,10 @@ def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
 
 
 def _print_features(features: list[Feature]) -> None:
-    from tbench.cli.printing import table_lines
     from tbench.text import plain
 
     print_line("")
-    for line in table_lines(
-        ("feature", "can", "seen"), [(each.name, each.can, plain(each.seen, 200)) for each in features]
-    ):
-        print_line(line)
+    print_table(("feature", "can", "seen"), [(each.name, each.can, plain(each.seen, 200)) for each in features])
     print_line("")
     for kind, found in _fits(features).items():
         print_line(f"usable {kind}: {', '.join(name for name, why in found.items() if not why) or 'none'}")
@@ -305,12 +300,9 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines:
             cleanings = [("", partial(clean_store, connected.store))]
         for name, cleaning in cleanings:
             done = asyncio.run(cleaning(scope, dry_run=dry_run))
-            for line in done.removed:
-                print_line(f"{name}{'would remove' if dry_run else 'removed'} {line}")
-            for line in done.kept:
-                print_line(f"{name}kept {line}")
-            for line in done.failed:
-                print_line(f"tbench: {name}could not remove {line}", err=True)
+            print_lines(f"{name}{'would remove' if dry_run else 'removed'} {line}" for line in done.removed)
+            print_lines(f"{name}kept {line}" for line in done.kept)
+            print_lines((f"tbench: {name}could not remove {line}" for line in done.failed), err=True)
             removed, failed = removed + len(done.removed), failed + len(done.failed)
     if failed:
         raise click.exceptions.Exit(exit_codes.USAGE)

@@ -12,7 +12,7 @@ from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.comparing.compare import print_comparison
 from tbench.cli.execute import MadeImages, directory_name, execute, print_view_command, shows_next, tasks_of_run
 from tbench.cli.interruption import run_interruptibly
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_progress
 from tbench.config.layers import Resolved
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
@@ -87,7 +87,7 @@ async def _check_endpoints(configs: Sequence[RunConfig]) -> None:
     """Connect to the endpoint of each model once. Raises UsageError."""
     for config in configs:
         setup = AgentSetup.from_config(config.agent, config.model, config.limits)
-        chat, _ = await connect_if_used(setup, lambda text: print_line(text, err=True))
+        chat, _ = await connect_if_used(setup, print_progress)
         if chat is not None:
             await chat.close()
 

@@ -14,7 +14,7 @@ from tbench import exit_codes
 from tbench.cli.common import choose_endpoint, json_option, runs_argument, write_new
 from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import Integer, Number, OneOf
-from tbench.cli.printing import print_json, print_line
+from tbench.cli.printing import print_json, print_line, print_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def nightly(
     if check:
         from tbench.nightly.dry_run import dry_run_lines
 
-        for line in dry_run_lines(benchmark, night or today()):
-            print_line(line)
+        print_lines(dry_run_lines(benchmark, night or today()))
         return
     _end(_run(benchmark, night or today()))
 
@@ -102,8 +101,7 @@ def _run(benchmark: Benchmark, name: str) -> NightRecord:
         line for lane, gate in record.gates.items() for line in (lane, *(f"  {line}" for line in news_lines(gate)))
     ]
     try:
-        for line in (headline(benchmark.name, record), *evidence):
-            print_line(line)
+        print_lines((headline(benchmark.name, record), *evidence))
     except OSError:
         # A reader that has gone must not change the exit code: discard what is still to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -203,8 +201,7 @@ def gate(
     if as_json:
         print_json(verdict.as_json())
     else:
-        for line in verdict.lines():
-            print_line(line)
+        print_lines(verdict.lines())
     if verdict.alarm:
         raise click.exceptions.Exit(exit_codes.ALARM)
 

@@ -10,7 +10,7 @@ import click
 
 from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_notes
 from tbench.errors import UsageError
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import RESULTS_NAME, is_run
@@ -83,8 +83,7 @@ def _has_results(path: Path) -> bool:
 
 def _list(target: NoteTarget) -> None:
     notes = [each for each in target.run.trial_notes if target.includes(each.task, each.seed)]
-    for problem in target.run.notes:
-        print_line(f"note: {problem}", err=True)
+    print_notes(target.run.notes)
     for each in notes:
         print_line(f"{'/'.join(map(str, filter(lambda part: part is not None, each.target)))}: {each.words}")
     if not notes:

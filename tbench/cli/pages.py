@@ -16,7 +16,7 @@ from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_notes
 from tbench.config.settings import RunConfig
 
 # `tbench report`
@@ -54,8 +54,7 @@ def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
     from tbench.nightly.pages import write_pages
 
     written = write_pages(folders or (Path("runs"),), output, index)
-    for note in written.notes:
-        print_line(f"note: {note}", err=True)
+    print_notes(written.notes)
     print_line(f"site: {written.overview}")
 
 

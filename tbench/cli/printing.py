@@ -25,6 +25,22 @@ def print_line(text: str, *, err: bool = False) -> None:
     click.echo(visible_line(text), err=err)
 
 
+def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print each of the lines like `print_line`."""
+    for line in lines:
+        print_line(line, err=err)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on stderr, one line each."""
+    print_lines((f"note: {note}" for note in notes), err=True)
+
+
+def print_progress(text: str) -> None:
+    """Print a line of progress on stderr."""
+    print_line(text, err=True)
+
+
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text of several lines, such as a table or JSON."""
     click.echo(escape_invisible(text), err=err, nl=nl)
@@ -56,6 +72,11 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     for row in table:
         cells = zip(row, widths, right, strict=True)
         yield "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as `table_lines` makes it."""
+    print_lines(table_lines(heads, rows))
 
 
 # Results of verifiers, as `tbench why` and the debugger print them.

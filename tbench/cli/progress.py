@@ -36,14 +36,33 @@ def verdict_words(result: TrialResult) -> str:
     return f"reward {reward} ({result.outcome}, {result.steps} steps)"
 
 
-def attempt_words(attempt: int) -> str:
-    """Return the suffix of a trial's name that says which attempt this is; empty for the first."""
-    return "" if attempt == 1 else f", attempt {attempt}"
+class EventText:
+    """Describes events of trials and notes, in one line each that begins with the trial; other events are empty."""
 
+    def __init__(self, line_columns: int | None = None) -> None:
+        """`line_columns` limits the line of the terminal in the description of a step."""
+        self._line_columns = line_columns
+        self._names: dict[str, str] = {}
 
-def task_step_words(event: TrialTaskStep) -> str:
-    """Describe the task step that a trial begins."""
-    return f"task step {event.number} of {event.count}: {event.name}"
+    def __call__(self, event: Event) -> str:
+        match event:
+            case TrialPhase():
+                return f"{self._name(event)}: {event.phase}"
+            case TrialTaskStep():
+                return f"{self._name(event)}: task step {event.number} of {event.count}: {event.name}"
+            case TrialStep():
+                return f"{self._name(event)}: step {event.step}  {event.line[: self._line_columns]}"
+            case TrialVerdict(result=result):
+                return f"{result.task} seed {result.seed}: {verdict_words(result)}, {result.timings.wall_sec:.1f} s"
+            case Note():
+                return event.text
+        return ""
+
+    def _name(self, event: TrialPhase | TrialTaskStep | TrialStep) -> str:
+        if not isinstance(event, TrialStep):
+            self._names[event.trial] = f"{event.task} seed {event.seed}"
+        attempt = "" if event.attempt == 1 else f", attempt {event.attempt}"
+        return f"{self._names.get(event.trial, event.trial)}{attempt}"
 
 
 class PlainLines:
@@ -53,30 +72,20 @@ class PlainLines:
         self._verbose = verbose
         self._planned = 0
         self._done = 0
-        self._names: dict[str, str] = {}
+        self._text = EventText(line_columns=80)
 
     def __call__(self, event: Event) -> None:
+        text = self._text(event)
         match event:
             case RunStarted():
                 self._planned = event.trials
-            case TrialPhase(phase="agent" | "verifier") if self._verbose:
-                self._names[event.trial] = f"{event.task} seed {event.seed}"
-                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {event.phase}")
-            case TrialTaskStep() if self._verbose:
-                words = task_step_words(event)
-                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {words}")
-            case TrialStep() if self._verbose:
-                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
-                self._say(f"{name}: step {event.step}  {event.line[:80]}")
+            case TrialPhase(phase="agent" | "verifier") | TrialTaskStep() | TrialStep() if self._verbose:
+                self._say(text)
             case TrialVerdict():
-                result = event.result
-                self._done += result.final
-                self._say(
-                    f"{result.task} seed {result.seed}: {verdict_words(result)}, "
-                    f"{result.timings.wall_sec:.1f} s  [{self._done}/{self._planned}]"
-                )
+                self._done += event.result.final
+                self._say(f"{text}  [{self._done}/{self._planned}]")
             case Note():
-                self._say(event.text)
+                self._say(text)
             case _:
                 pass
 

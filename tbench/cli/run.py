@@ -14,7 +14,7 @@ from tbench.cli.common import json_option, reject_pull_with_build, runs_argument
 from tbench.cli.parsing.commands import TbenchCommand, argument, insert_optional_values
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_progress
 from tbench.config.layers import AGENT_LOOP_SETTINGS
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
@@ -66,10 +66,7 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     from tbench.fleet.engines import MachineConnector
     from tbench.runs.regrade import regrade as verify_again
 
-    def say(text: str) -> None:
-        print_line(text, err=True)
-
-    changes = run_interruptibly(verify_again(MachineConnector, Path(run), tuple(task or ()), seed, say))
+    changes = run_interruptibly(verify_again(MachineConnector, Path(run), tuple(task or ()), seed, print_progress))
     for change in changes:
         became = _verdict_text(change.after) if change.after else f"unchanged: {change.why_not}"
         print_line(f"{change.before.task} seed {change.before.seed}: {_verdict_text(change.before)} -> {became}")

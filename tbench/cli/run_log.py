@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tbench.cli.printing import print_text
-from tbench.cli.progress import attempt_words, task_step_words, verdict_words
+from tbench.cli.progress import EventText
 from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.storage.record_directory import LineFile
@@ -43,30 +43,21 @@ class RunLog:
 
     def __init__(self, handler: _FileHandler) -> None:
         self._handler = handler
-        self._names: dict[str, str] = {}
+        self._text = EventText()
 
     def __call__(self, event: Event) -> None:
         # Before the first event, the directory may belong to another process.
         self._handler.begin()
+        text = self._text(event)
         match event:
             case RunStarted():
                 _LOG.info("%s: %s", event.run, counted(event.trials, "trial"))
-            case TrialPhase():
-                name = self._names[event.trial] = f"{event.task} seed {event.seed}"
-                _LOG.debug("%s%s: %s", name, attempt_words(event.attempt), event.phase)
-            case TrialTaskStep():
-                words = attempt_words(event.attempt)
-                _LOG.debug("%s seed %d%s: %s", event.task, event.seed, words, task_step_words(event))
-            case TrialStep():
-                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
-                _LOG.debug("%s: step %d  %s", name, event.step, event.line)
+            case TrialPhase() | TrialTaskStep() | TrialStep():
+                _LOG.debug("%s", text)
             case TrialVerdict():
-                result = event.result
-                words = f"{verdict_words(result)}, {result.timings.wall_sec:.1f} s"
-                level = logging.INFO if result.error is None else logging.WARNING
-                _LOG.log(level, "%s seed %d: %s", result.task, result.seed, words)
+                _LOG.log(logging.INFO if event.result.error is None else logging.WARNING, "%s", text)
             case Note():
-                _LOG.info("%s", event.text)
+                _LOG.info("%s", text)
             case RunEnded():
                 _LOG.info("interrupted" if event.interrupted else "ended")
             case _:

@@ -11,7 +11,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Command, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, Integer
-from tbench.cli.printing import print_json, print_line, table_lines
+from tbench.cli.printing import print_json, print_line, print_table
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def _print_run(run: Path, state: RunUnderWay) -> None:
         f"{run}: {state.ended} of {counted(state.planned, 'trial')} ended, {len(state.trials)} running "
         f"(concurrency {state.concurrency}){paused}"
     )
-    for line in table_lines(_HEADS, [_cells(trial) for trial in state.trials]) if state.trials else ():
-        print_line(line)
+    print_table(_HEADS, [_cells(trial) for trial in state.trials])
 
 
 def _cells(trial: TrialUnderWay) -> tuple[str, ...]:
@@ -150,11 +149,12 @@ def sole_running_run() -> Path:
     return found[0]
 
 
-def tell_and_print(run: Path, order: str, **fields: str | int | bool | None) -> None:
-    """Give a run an order and print the answer. Raises UsageError."""
+def tell_and_print(to: tuple[Path, str | None], order: str, **fields: str | int | bool) -> None:
+    """Give a run, or one of its trials, an order and print the answer. Raises UsageError."""
     from tbench.control.telling import tell
 
-    print_line(tell(run, order, **fields))
+    run, trial = to
+    print_line(tell(run, order, trial=trial, **fields))
 
 
 # `tbench pause`, `continue`, `abort`, `say`, `approve`, `refuse`, `set`
@@ -165,32 +165,28 @@ def tell_and_print(run: Path, order: str, **fields: str | int | bool | None) -> 
 @click.option("--now", is_flag=True, help="Also hold the running trials, each at its next model call.")
 def pause(where: str | None, now: bool) -> None:
     """Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too."""
-    run, trial = run_and_trial(where)
-    tell_and_print(run, "pause", trial=trial, now=now)
+    tell_and_print(run_and_trial(where), "pause", now=now)
 
 
 @click.command("continue", cls=TbenchCommand)
 @run_or_trial_argument
 def continue_(where: str | None) -> None:
     """Continue a paused run or trial."""
-    run, trial = run_and_trial(where)
-    tell_and_print(run, "continue", trial=trial)
+    tell_and_print(run_and_trial(where), "continue")
 
 
 @click.command(cls=TbenchCommand)
 @trial_argument
 def abort(where: str) -> None:
     """End a trial without a verdict; the other trials continue."""
-    run, trial = require_trial(where, "end it with Ctrl-C, or name a trial")
-    tell_and_print(run, "abort", trial=trial)
+    tell_and_print(require_trial(where, "end it with Ctrl-C, or name a trial"), "abort")
 
 
 @click.command(cls=TbenchCommand)
 @run_or_trial_argument
 def stop(where: str | None) -> None:
     """Stop a run or a trial, and keep it for tbench resume."""
-    run, trial = run_and_trial(where)
-    tell_and_print(run, "stop", trial=trial)
+    tell_and_print(run_and_trial(where), "stop")
 
 
 @click.command(cls=TbenchCommand)
@@ -198,16 +194,14 @@ def stop(where: str | None) -> None:
 @argument("text", "TEXT", "The message for the model.", type=NAME_TYPE)
 def say(where: str, text: str) -> None:
     """Add a message to the model's next observation; the trial is excluded from the score."""
-    run, trial = require_trial(where)
-    tell_and_print(run, "say", trial=trial, text=text)
+    tell_and_print(require_trial(where), "say", text=text)
 
 
 @click.command(cls=TbenchCommand)
 @trial_argument
 def approve(where: str) -> None:
     """Approve the reply that a trial is waiting to execute; see tbench run --approve."""
-    run, trial = require_trial(where)
-    tell_and_print(run, "step", trial=trial)
+    tell_and_print(require_trial(where), "step")
 
 
 @click.command(cls=TbenchCommand)
@@ -215,8 +209,7 @@ def approve(where: str) -> None:
 @argument("why", "WHY", "The reason, which is sent to the model.", type=NAME_TYPE)
 def refuse(where: str, why: str) -> None:
     """Discard the reply that a trial is waiting to execute; the trial is excluded from the score."""
-    run, trial = require_trial(where)
-    tell_and_print(run, "drop", trial=trial, why=why)
+    tell_and_print(require_trial(where), "drop", why=why)
 
 
 @click.command("set", cls=TbenchCommand)
@@ -224,5 +217,6 @@ def refuse(where: str, why: str) -> None:
 @click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of concurrent trials.")
 def set_(where: str | None, concurrency: int) -> None:
     """Change the number of concurrent trials of a run."""
-    run, _ = run_and_trial(where)
-    tell_and_print(run, "concurrency", number=concurrency)
+    from tbench.control.telling import tell
+
+    print_line(tell(run_and_trial(where)[0], "concurrency", number=concurrency))

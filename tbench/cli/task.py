@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option, sandbox_config
-from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
 from tbench.text import counted
@@ -114,18 +114,19 @@ def convert(tasks: Path, output: Path | None) -> None:
 # `tbench task shell`, `solve` and `verify`
 
 
-def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
+_cap_add = click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
+_allow_env = click.option(
+    "--allow-env", metavar="VAR", multiple=True, help="Let the task read this variable of the environment; repeatable."
+)
+_container_proxy = click.option(
+    "--container-proxy", metavar="inherit|none|URL", help="Proxy of the sandbox, if the task has a network."
+)
+
+
+def _sandbox_options(command: Command) -> Command:
     """Add the task argument and the options of its sandbox."""
-    command = click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")(
-        command
-    )
-    command = engines_option(command)
-    about = "Let the task read this variable of the environment; repeatable."
-    command = click.option("--allow-env", metavar="VAR", multiple=True, help=about)(command)
-    about = "Proxy of the sandbox, if the task has a network."
-    command = click.option("--container-proxy", metavar="inherit|none|URL", help=about)(command)
-    about = "A task directory, or a bundled task's name."
-    return argument("name", "TASK", about, type=NAME_TYPE)(command)
+    name = argument("name", "TASK", "A task directory, or a bundled task's name.", type=NAME_TYPE)
+    return name(_container_proxy(_allow_env(engines_option(_cap_add(command)))))
 
 
 @click.command("shell", cls=TbenchCommand)
@@ -169,12 +170,9 @@ def verify(name: str, **given: Any) -> None:
         if (store := store_of(config)) is not None:
             of_trial = (each for each, state in read_states(store) if state and state.labels[LABEL_TRIAL] == trial)
             return next((each.name for each in of_trial), None)
-        engines = Engines.connect(config, 1)
-        try:
-            wanted = {"label": f"{LABEL_TRIAL}={trial}"}
+        wanted = {"label": f"{LABEL_TRIAL}={trial}"}
+        with contextlib.closing(Engines.connect(config, 1)) as engines:
             return next((each["Id"] for engine in engines.all for each in engine.api.containers(filters=wanted)), None)
-        finally:
-            engines.close()
 
     if run_interruptibly(verify_open_shell(connect_backend(config, _CALLS), name, config, container)) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)
@@ -190,15 +188,10 @@ def verify(name: str, **given: Any) -> None:
     "A task directory, a bundled task's name, or RUN/TASK/SEED for the kept sandbox of a trial.",
     type=NAME_TYPE,
 )
-@click.option(
-    "--allow-env",
-    metavar="VAR",
-    multiple=True,
-    help="Let the task read this variable of the environment; repeatable.",
-)
+@_allow_env
 @engines_option
-@click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
-@click.option("--container-proxy", metavar="inherit|none|URL", help="Proxy of the sandbox, if the task has a network.")
+@_cap_add
+@_container_proxy
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, **given: Any) -> None:
     """Open a shell in a task's sandbox: the verifier runs when you leave it."""

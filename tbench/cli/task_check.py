@@ -12,7 +12,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
-from tbench.cli.printing import print_line, print_text, table_lines
+from tbench.cli.printing import print_line, print_progress, print_table, print_text
 from tbench.cli.task import SELECTION_SETTINGS, TRIAL_SETTINGS
 from tbench.config.settings import RunConfig
 from tbench.text import counted, plain
@@ -81,7 +81,7 @@ def _run_oracle_and_nop(tasks: Sequence[Task], config: RunConfig) -> Mapping[str
     if not tasks:
         return {}
     print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static skips this)", err=True)
-    trying = CalibrationRun(config, 1, say=lambda text: print_line(text, err=True)).run_once(tasks)
+    trying = CalibrationRun(config, 1, say=print_progress).run_once(tasks)
     try:
         return run_interruptibly(trying, stopping="stopping: containers are being removed")
     except EngineUnavailable as error:
@@ -208,9 +208,7 @@ def _calibrate(tasks: Sequence[Task], config: RunConfig, repetitions: int | None
 
     if not tasks:
         return []
-    trying = CalibrationRun.from_config(
-        config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more
-    )
+    trying = CalibrationRun.from_config(config, repetitions or REPETITIONS, say=print_progress, **more)
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 
@@ -251,8 +249,7 @@ def _usage_cells(seconds: Sequence[float], shares: Sequence[float | None]) -> tu
 
 
 def _print_table(done: Sequence[CalibratedTask], found: Mapping[str, Mapping[Condition, str]]) -> None:
-    for line in table_lines(HEADS, [_cells(each, found[each.task.name]) for each in done]):
-        print_line(line)
+    print_table(HEADS, [_cells(each, found[each.task.name]) for each in done])
     for name, conditions in found.items():
         for condition, reason in conditions.items():
             if reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import NAME_TYPE
-from tbench.cli.printing import print_json, print_line
+from tbench.cli.printing import print_json, print_line, print_progress
 from tbench.text import size_text
 
 if TYPE_CHECKING:
@@ -70,14 +71,8 @@ def fetch(recipe: Recipe) -> Manifest:
     from tbench.sandbox.docker.engine import Engine
     from tbench.sandbox.docker.packages import add_runtime
 
-    def say(line: str) -> None:
-        print_line(line, err=True)
-
-    engine = Engine.connect()
-    try:
-        return run_interruptibly(pull_package(recipe, partial(add_runtime, engine, say), say))
-    finally:
-        engine.close()
+    with contextlib.closing(Engine.connect()) as engine:
+        return run_interruptibly(pull_package(recipe, partial(add_runtime, engine, print_progress), print_progress))
 
 
 @click.command(cls=TbenchCommand)

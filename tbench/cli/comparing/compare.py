@@ -17,7 +17,7 @@ from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import Number, OneOf
-from tbench.cli.printing import print_json, print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_notes, print_text
 from tbench.config.settings import CostConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def print_comparison(
         else:
             print_json(document)
         return
-    for note in notes:
-        print_line(f"note: {note}", err=True)
+    print_notes(notes)
     if form == "csv":
         print_text(_as_csv(sides, comparisons, all_tasks), nl=False)
     else:
@@ -219,9 +218,7 @@ def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
     if as_json or form == "json":
         print_json(_flaky_as_json(groups, tries))
         return
-    for path, run in zip(runs, stored, strict=True):
-        for note in run.notes:
-            print_line(f"note: {path}: {note}", err=True)
+    print_notes(f"{path}: {note}" for path, run in zip(runs, stored, strict=True) for note in run.notes)
     if form == "csv":
         from tbench.scores.comparing.noise import flaky_task_sheet
 
@@ -292,9 +289,7 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: OutputForma
         }
         print_json(document)
         return
-    for path, run in zip(runs, stored, strict=True):
-        for note in run.notes:
-            print_line(f"note: {path}: {note}", err=True)
+    print_notes(f"{path}: {note}" for path, run in zip(runs, stored, strict=True) for note in run.notes)
     for side in sides:
         if (covered := coverage(side.table)) < 1.0:
             print_line(

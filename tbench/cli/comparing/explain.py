@@ -11,7 +11,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer
-from tbench.cli.printing import print_coloured, print_text, table_lines
+from tbench.cli.printing import print_coloured, print_progress, print_text, table_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def explain(
 def _confirmed(found: Explanation, forks: int, base_url: str | None) -> Explanation:
     """Confirm causes by forks; if none can be confirmed, say why and return the explanation as it was."""
     from tbench.api.confirming import confirm
-    from tbench.cli.fork import print_progress
     from tbench.cli.interruption import run_interruptibly
 
     try:

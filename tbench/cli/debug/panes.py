@@ -265,16 +265,20 @@ def draft_pane(state: PaneState, room: Size) -> list[Text]:
         lines = [Text(_idle_text(state), style="dim")]
         title = "next"
     else:
-        number = next((at + 1 for at, each in enumerate(state.debug.samples) if each.chosen), 1)
-        many = f", sample {number} of {len(state.debug.samples)}" if len(state.debug.samples) > 1 else ""
-        asked = ", needs approval" if draft.needs_approval else ""
-        title = f"next: step {draft.step}{many}{asked}"
+        title = draft_title(draft, state.debug.samples)
         actions = list(_actions(draft.actions, room.columns))
         reply = list(_reply_text(draft.thoughts, draft.error, room.columns))
         lines = _cut(reply, max(2, room.rows - 1 - max(1, len(actions)))) + actions
     rule = Text(f"── {title} ", style="bold")
     rule.append("─" * (room.columns - cell_len(rule.plain)), style="not bold dim")
     return [rule, *fit_to_size(_cut(lines, room.rows - 1), Size(room.columns, room.rows - 1))]
+
+
+def draft_title(draft: DraftSeen, samples: Sequence[DraftSeen]) -> str:
+    """Describe which reply waits for a decision."""
+    chosen = next((at for at, each in enumerate(samples, 1) if each.chosen), 1)
+    many = f", sample {chosen} of {len(samples)}" if len(samples) > 1 else ""
+    return f"next: step {draft.step}{many}{', needs approval' if draft.needs_approval else ''}"
 
 
 def _idle_text(state: PaneState) -> str:

@@ -10,8 +10,8 @@ import click
 from harness.terminal.plain_text import plain_text
 from tbench.cli.common import stdin_chunks
 from tbench.cli.debug.commands import COMMANDS, parse_command
-from tbench.cli.debug.panes import end_words, file_lines, verdict_lines, verdict_words
-from tbench.cli.printing import print_line
+from tbench.cli.debug.panes import draft_title, end_words, file_lines, verdict_lines, verdict_words
+from tbench.cli.printing import print_line, print_lines
 from tbench.control.wire import Answer, Debug, DebugState, DraftSeen, ReadScreen, Request, StepSeen
 from tbench.errors import UsageError
 from tbench.text import one_line
@@ -66,19 +66,18 @@ class PlainDebugger:
                 print_line(done.words)
             await self._settle()
         elif command.name == "help":
-            for usage, _ in COMMANDS.values():
-                print_line(usage)
+            print_lines(usage for usage, _ in COMMANDS.values())
         elif command.name == "steps":
-            _print(line for step in self._steps for line in step_lines(step))
+            print_lines(line for step in self._steps for line in step_lines(step))
         elif command.name == "draft":
-            _print(draft_lines(self._debug))
+            print_lines(draft_lines(self._debug))
         else:
             await self._print_screen()
 
     async def _print_screen(self) -> None:
         screen = (await self._talk.ask(ReadScreen(trial=self._trial))).screen
         assert screen is not None
-        _print(plain_text("\n".join(screen.lines).encode()).rstrip("\n").split("\n"))
+        print_lines(plain_text("\n".join(screen.lines).encode()).rstrip("\n").split("\n"))
 
     async def _settle(self) -> None:
         """Wait until the trial needs the user to continue, and print what is new."""
@@ -98,7 +97,7 @@ class PlainDebugger:
             if rests and not debug.asking and not any(verdict.state == "running" for verdict in debug.verdicts):
                 break
         if debug.draft is not None and debug.draft != self._draft:
-            _print(draft_lines(debug))
+            print_lines(draft_lines(debug))
         self._draft = debug.draft
 
     @property
@@ -108,14 +107,14 @@ class PlainDebugger:
     def _print_news(self, debug: DebugState) -> None:
         """Print new steps, verdicts and the end of the trial."""
         for step in debug.steps:
-            _print(step_lines(step))
+            print_lines(step_lines(step))
         self._steps += debug.steps
         for verdict in debug.verdicts:
             if verdict.state != "running" and verdict not in self._debug.verdicts:
                 print_line(verdict_words(verdict))
-                _print(f"  | {line}" for line in verdict.output.split("\n") if line.strip())
+                print_lines(f"  | {line}" for line in verdict.output.split("\n") if line.strip())
                 if verdict.tests:
-                    _print(click.unstyle(line) for line in verdict_lines(verdict))
+                    print_lines(click.unstyle(line) for line in verdict_lines(verdict))
         if debug.stopped and debug.stopped != self._debug.stopped:
             print_line(f"stopped: {debug.stopped}")
         if debug.differs and not self._debug.differs:
@@ -144,10 +143,7 @@ def draft_lines(debug: DebugState) -> Iterator[str]:
     if debug.draft is None:
         yield "next: nothing waits for a decision"
         return
-    chosen = next((at for at, each in enumerate(debug.samples, 1) if each.chosen), 1)
-    many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
-    asked = ", needs approval" if debug.draft.needs_approval else ""
-    yield f"next: step {debug.draft.step}{many}{asked}"
+    yield draft_title(debug.draft, debug.samples)
     yield from (f"  ({one_line(thought)})" for thought in debug.draft.thoughts)
     if debug.draft.error:
         yield f"  error: {debug.draft.error}"
@@ -159,11 +155,6 @@ def _action_lines(actions: Sequence[str]) -> Iterator[str]:
         first, *more = action.rstrip("\n").split("\n")
         yield f"  > {first}"
         yield from (f"    {line}" for line in more)
-
-
-def _print(lines: Iterator[str] | Sequence[str]) -> None:
-    for line in lines:
-        print_line(line)
 
 
 async def split_commands(text: str) -> AsyncIterator[str]:

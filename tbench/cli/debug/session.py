@@ -18,7 +18,7 @@ from tbench.cli.execute import tasks_of_run
 from tbench.cli.full_screen import FullScreen, supports_full_screen
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.parsing.configured import GivenSettings
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_lines
 from tbench.cli.steering import require_trial
 from tbench.config.settings import RunConfig
 from tbench.control.client import ControlConnection, ControlConnectionClosed
@@ -118,8 +118,7 @@ async def debug_new_trial(
             left = await run_debugger(session.directory, session.trial, mode, is_guest=False)
         finally:
             on_screen = False
-        for text in messages:
-            print_line(text, err=True)
+        print_lines(messages, err=True)
         await session.quit(keep=left == "quit keep")
     if session.result is not None:
         print_line(f"{session.trial}: {outcome_text(session.result)}; files: {session.directory}")

@@ -10,7 +10,7 @@ from tbench import exit_codes
 from tbench.cli.common import with_endpoint
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
-from tbench.cli.printing import print_line, print_text
+from tbench.cli.printing import print_line, print_notes, print_text
 from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.replay.generation.settings import ReplayConfig
 
@@ -33,8 +33,7 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
     else:
         directory = score
     result, problems = score_directory(directory, make_rewards(config.score.relevance, config.score.conciseness))
-    for problem in problems:
-        print_line(f"note: left out: {problem}", err=True)
+    print_notes(f"left out: {problem}" for problem in problems)
     if as_json:
         print_text(result.model_dump_json(indent=2))
     else:

@@ -18,7 +18,7 @@ from tbench.agents.endpoints import connect
 from tbench.agents.setup import NO_ENDPOINT, AgentSetup
 from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import run_interruptibly
-from tbench.cli.printing import print_line
+from tbench.cli.printing import print_line, print_progress
 from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
@@ -80,7 +80,7 @@ def _agent_and_model(resolved: Resolved[ExtractConfig]) -> tuple[AgentConfig, Mo
 
 
 async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSet) -> Path:
-    chat, served = await connect(setup.model, lambda text: print_line(text, err=True))
+    chat, served = await connect(setup.model, print_progress)
     assert setup.protocol is not None
     path = Path(config.output.directory) if config.output.directory else default_directory(served.id)
     try:

@@ -12,7 +12,7 @@ from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
-from tbench.cli.printing import print_json, print_line, print_text
+from tbench.cli.printing import print_json, print_line, print_lines, print_text
 from tbench.text import counted
 
 if TYPE_CHECKING:
@@ -258,13 +258,8 @@ def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
 
     board = rank(paths, mixed=mixed)
     if form == "csv":
-        for remark in (*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)):
-            print_line(remark, err=True)
-    write = {
-        "markdown": as_markdown,
-        "csv": as_csv,
-        "json": as_json,
-    }[form]
+        print_lines((*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)), err=True)
+    write = {"markdown": as_markdown, "csv": as_csv, "json": as_json}[form]
     print_text(write(board), nl=False)
 
 
@@ -369,8 +364,7 @@ def _print_correlation(report: dict[str, Any]) -> None:
     for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):
         if report[key]:
             print_line(f"only among the {side}: {', '.join(report[key])}")
-    for note in report["notes"]:
-        print_line(f"note: {note}")
+    print_lines(f"note: {note}" for note in report["notes"])
 
 
 def _line(title: str, estimate: dict[str, Any]) -> str:
