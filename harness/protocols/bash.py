@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES, ShellMode
-from harness.model_text import TokenGate, strip_thinking, without_lone_surrogates
+from harness.model_text import strip_thinking, without_lone_surrogates
 from harness.protocols.base import Action, Command, CommandResult, Parsed, Response, ScreenView, View
 from harness.protocols.reply_text import (
     SHELL,
@@ -29,7 +28,7 @@ from harness.protocols.reply_text import (
     warning_sentences,
     whole_spans,
 )
-from harness.protocols.templates import Prompts
+from harness.protocols.templates import PromptedProtocol
 from harness.trajectory import Message, Reply, ToolCall
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -54,19 +53,12 @@ SAMPLES: dict[str, dict[str, object]] = {
 }
 
 
-class BashProtocol(ABC):
+class BashProtocol(PromptedProtocol):
     """A system and a user message, then one command per reply, answered with exit code and output."""
 
-    name: str
-    mark: str
     types_commands = True
     samples = SAMPLES
-
-    def __init__(self, prompt_file: Path | None = None, observation_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
-        template = self.name.replace("-", "_") + ".jinja"
-        self._limit = observation_bytes
-        self._prompts = Prompts(Path(__file__).with_name(template), self.samples, prompt_file)
-        self._persistent = True
+    _persistent = True
 
     @abstractmethod
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
@@ -81,22 +73,6 @@ class BashProtocol(ABC):
         protocol = copy(self)
         protocol._persistent = mode == "persistent"
         return protocol
-
-    def with_gate(self, gate: TokenGate) -> Self:
-        """Return the same protocol with a gate for all text that is inserted into its messages."""
-        protocol = copy(self)
-        protocol._prompts = self._prompts.with_gate(gate)
-        return protocol
-
-    @property
-    def prompt_hash(self) -> str:
-        """SHA-256 of the prompt files in use."""
-        return self._prompts.hash
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Functions offered with every request; none by default, as replies are text."""
-        return ()
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
         """Return a system message and a user message with the task."""

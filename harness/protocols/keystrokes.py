@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from copy import copy
-from pathlib import Path
-from typing import Self
 
 from harness.errors import FormatError
-from harness.limits import OUTPUT_LIMIT_BYTES
-from harness.model_text import TokenGate, without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from harness.protocols.base import Action, Keys, Parsed, Response, View
 from harness.protocols.reply_text import cut_middle, key_name, render_view, warning_sentences
-from harness.protocols.templates import Prompts, Samples
+from harness.protocols.templates import PromptedProtocol
 from harness.trajectory import Message, Reply, ToolCall
 
 DEFAULT_DURATION_SEC = 1.0
@@ -23,26 +19,17 @@ LONGEST_DURATION_SEC = 60.0
 REQUIRED = ("analysis", "plan", "commands")
 KNOWN = (*REQUIRED, "task_complete")
 
-_SAMPLES: Samples = {
-    "task": {"instruction": "Do it.", "screen": "$ "},
-    "observation": {"heading": "New terminal output:", "output": "$ ls\nfile", "warnings": ["Sample."]},
-    "confirmation": {"observation": "New terminal output:\n$ ls"},
-    "format_error": {"error": "No commands.", "observation": "Current terminal screen:\n$ "},
-}
 
-
-class KeystrokeProtocol(ABC):
+class KeystrokeProtocol(PromptedProtocol):
     """Base of protocols that start with one user message, followed by replies and terminal text in turn."""
 
-    name: str
-    mark: str
     types_commands = False
-    tools = ()
-
-    def __init__(self, prompt_file: Path | None = None, observation_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
-        template = self.name.replace("-", "_") + ".jinja"
-        self._limit = observation_bytes
-        self._prompts = Prompts(Path(__file__).with_name(template), _SAMPLES, prompt_file)
+    samples = {  # noqa: RUF012 -- never changed
+        "task": {"instruction": "Do it.", "screen": "$ "},
+        "observation": {"heading": "New terminal output:", "output": "$ ls\nfile", "warnings": ["Sample."]},
+        "confirmation": {"observation": "New terminal output:\n$ ls"},
+        "format_error": {"error": "No commands.", "observation": "Current terminal screen:\n$ "},
+    }
 
     @abstractmethod
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
@@ -51,17 +38,6 @@ class KeystrokeProtocol(ABC):
     @abstractmethod
     def _write(self, analysis: str, plan: str, typed: Sequence[tuple[str, float]], complete: bool) -> str:
         """Return a reply that types these texts, each with its duration in seconds."""
-
-    def with_gate(self, gate: TokenGate) -> Self:
-        """Return the same protocol with a gate for all text that is inserted into its messages."""
-        protocol = copy(self)
-        protocol._prompts = self._prompts.with_gate(gate)
-        return protocol
-
-    @property
-    def prompt_hash(self) -> str:
-        """SHA-256 of the prompt files in use."""
-        return self._prompts.hash
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
         """Return one user message."""

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
+from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model_text import Admitted, TokenGate, without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
@@ -73,6 +75,36 @@ class Prompts:
         if isinstance(value, str):
             return self._gate.admit(value)
         return list(map(self._admit, value)) if isinstance(value, list) else value
+
+
+class PromptedProtocol(ABC):
+    """Base of the shipped protocols, whose messages are rendered from `Prompts`."""
+
+    name: str
+    mark: str
+    types_commands: bool
+    samples: Samples
+
+    def __init__(self, prompt_file: Path | None = None, observation_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
+        template = self.name.replace("-", "_") + ".jinja"
+        self._limit = observation_bytes
+        self._prompts = Prompts(Path(__file__).with_name(template), self.samples, prompt_file)
+
+    def with_gate(self, gate: TokenGate) -> Self:
+        """Return the same protocol with a gate for all text that is inserted into its messages."""
+        protocol = copy(self)
+        protocol._prompts = self._prompts.with_gate(gate)
+        return protocol
+
+    @property
+    def prompt_hash(self) -> str:
+        """SHA-256 of the prompt files in use."""
+        return self._prompts.hash
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Functions offered with every request; none by default, as replies are text."""
+        return ()
 
 
 def _read(path: Path) -> str:
