@@ -17,9 +17,7 @@ from harness.checkpoint import (
     Checkpoints,
     Conversation,
     Counts,
-    Followed,
     ReplayedSteps,
-    Replied,
     Saved,
     Worked,
 )
@@ -131,24 +129,23 @@ class Agent:
         self._compactions_in_a_row = 0
         self._refusal: ContextLimitReached | None = None
         self._claimed = False
-        self._clock: Clock | None = None
-        self._on_checkpoint = on_checkpoint
-        self._checkpoints = Checkpoints(before)
         self._before, self._again = before, again or ReplayedSteps()
+        so_far = self._again if before is None else before.clock
+        self._clock = Clock(
+            limits.timeout_sec,
+            spent_sec=so_far.spent_sec,
+            waited_sec=so_far.waited_sec,
+            replies=0 if before is None else before.last.counts.replies,
+        )
+        self._on_checkpoint = on_checkpoint
+        interventions = self._supervisor.interventions
+        self._checkpoints = Checkpoints(self._clock, self._steps, self._compactions, interventions, before)
         if before is not None:
             self._restore(before)
 
     async def run(self, instruction: str) -> Trajectory:
         """Step until an outcome. Raises EndpointError, RequestTooLarge; without any reply NeverAnswered or
         TerminalLost."""
-        before = self._before
-        so_far = self._again if before is None else before.clock
-        self._clock = Clock(
-            self._limits.timeout_sec,
-            spent_sec=so_far.spent_sec,
-            waited_sec=so_far.waited_sec,
-            replies=0 if before is None else before.last.counts.replies,
-        )
         try:
             async with self._clock:
                 await self._converse(instruction)
@@ -179,7 +176,7 @@ class Agent:
             warnings=dict(self._warnings),
             compactions=tuple(self._compactions),
             interventions=tuple(self._supervisor.interventions),
-            waited_sec=self._clock.waited_sec if self._clock else 0.0,
+            waited_sec=self._clock.waited_sec,
             model_sec=sum(step.model_sec for step in self._steps) + sum(done.model_sec for done in self._compactions),
             command_sec=sum(step.command_sec for step in self._steps),
         )
@@ -191,8 +188,7 @@ class Agent:
 
     def exclude_time(self, seconds: float) -> None:
         """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
-        if self._clock is not None:
-            self._clock.extend(seconds)
+        self._clock.extend(seconds)
 
     # -- continuing --------------------------------------------------------------------------------
 
@@ -202,7 +198,8 @@ class Agent:
         counted = len(before.messages) - before.uncounted
         newest, reply = before.messages[counted:], before.steps[-1].reply if before.steps else None
         self._history.restore(before.messages[:counted], before.opening, before.last.history, newest, reply)
-        self._steps, self._compactions = list(before.steps), list(before.compactions)
+        self._steps += before.steps
+        self._compactions += before.compactions
         self._supervisor.restore(before.interventions, before.steps, self._parse)
         self._usage, self._warnings = counts.usage, Counter(counts.warnings)
         self._pending_warnings = list(counts.next_warnings)
@@ -211,10 +208,12 @@ class Agent:
 
     def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
         """Pass on the state before a query, or before the `pending` reply is executed."""
-        assert self._clock is not None
-        if pending is not None and not overflows and not reviewed and (brief := self._replied(pending)) is not None:
-            self._on_checkpoint(brief)
-            return
+        if pending is not None and not overflows and not reviewed:
+            brief = self._checkpoints.replied(self._history, pending)
+            if brief is not None:
+                self._on_checkpoint(brief)
+                return
+        spent_sec, waited_sec = self._checkpoints.times()
         counts = Counts(
             usage=self._usage,
             warnings=dict(self._warnings),
@@ -222,61 +221,26 @@ class Agent:
             format_errors=self._format_errors,
             compactions_in_a_row=self._compactions_in_a_row,
             claimed=self._claimed,
-            spent_sec=round(self._clock.spent_sec, 3),
-            waited_sec=round(self._clock.waited_sec, 3),
+            spent_sec=spent_sec,
+            waited_sec=waited_sec,
             replies=self._clock.replies,
             inherited=self._inherited,
         )
-        self._on_checkpoint(
-            self._checkpoints.make(
-                self._history.messages,
-                self._history.opening,
-                self._compactions,
-                self._supervisor.interventions,
-                self._steps,
-                pending=pending,
-                overflows=overflows,
-                reviewed=reviewed,
-                history=self._history.counts,
-                counts=counts,
-            )
-        )
-
-    def _replied(self, pending: Step) -> Replied | None:
-        """Return the brief state before a reply is executed; None if more has changed than the reply shows."""
-        assert self._clock is not None
-        return self._checkpoints.replied(
-            self._history.messages,
-            self._compactions,
-            self._supervisor.interventions,
-            pending,
-            self._history.counts,
-            round(self._clock.spent_sec, 3),
-            round(self._clock.waited_sec, 3),
-        )
+        made = self._checkpoints.make(self._history, counts, pending, overflows=overflows, reviewed=reviewed)
+        self._on_checkpoint(made)
 
     def _save_followed(self, usage: Usage) -> None:
         """Pass on the state after a step, in brief if only the step changed it; `usage` is from before the step."""
-        assert self._clock is not None
-        brief: Followed | None = None
         is_more = self._format_errors or self._claimed or self._pending_warnings or self._usage is not usage
-        if self._steps[-1].format_error is None and not is_more:
-            brief = self._checkpoints.followed(
-                self._history.messages,
-                self._supervisor.interventions,
-                self._steps,
-                round(self._clock.spent_sec, 3),
-                round(self._clock.waited_sec, 3),
-            )
-        if brief is None:
-            self._save()
-        else:
+        is_brief = self._steps[-1].format_error is None and not is_more
+        if is_brief and (brief := self._checkpoints.followed(self._history)) is not None:
             self._on_checkpoint(brief)
+        else:
+            self._save()
 
     def _save_clock(self) -> None:
         """Pass on the clock while a reply is being executed."""
-        assert self._clock is not None
-        self._on_checkpoint(Worked(time.time(), round(self._clock.spent_sec, 3), round(self._clock.waited_sec, 3)))
+        self._on_checkpoint(Worked(time.time(), *self._checkpoints.times()))
 
     async def _go_on(self, before: Conversation) -> None:
         """Execute the reply that an interrupted process has received, if there is one."""
@@ -296,7 +260,7 @@ class Agent:
             self._save()
         while True:
             is_again = len(self._steps) < self._again.steps
-            with self._clock.stopped() if is_again and self._clock else contextlib.nullcontext():
+            with self._clock.stopped() if is_again else contextlib.nullcontext():
                 await self._step()
 
     async def _begin(self, instruction: str) -> None:
@@ -395,7 +359,6 @@ class Agent:
 
     async def _before_query(self, index: int) -> None:
         """Wait until the model may be queried, and add the messages that people have for it."""
-        assert self._clock is not None
         for each in await self._supervisor.before_query(index, self._clock):
             text = self._gate.admit(each.text if isinstance(each, TerminalHandback) else each)
             heading = TYPED_HEADING if isinstance(each, TerminalHandback) else MESSAGE_HEADING
@@ -406,7 +369,6 @@ class Agent:
         self, step: Step, parsed: Parsed | FormatError
     ) -> tuple[Step, Parsed | FormatError, Declined | None]:
         """Return the step to execute, its parsed reply, and the refusal, if any."""
-        assert self._clock is not None
         before = len(self._supervisor.interventions)
         decided = await self._supervisor.review(step.index, step.reply, parsed, self._sample, self._parse, self._clock)
         if isinstance(decided, Declined):
@@ -477,7 +439,6 @@ class Agent:
     async def _ask(
         self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
-        assert self._clock is not None
         seed = None if self._seeds is None else self._seeds.for_step(len(self._steps) + 1)
         query = Query(self._model, messages, seed, max_tokens, tools)
         reply = await self._clock.ask(lambda: self._supervisor.reply(query), self._model.patience_sec)

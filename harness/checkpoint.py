@@ -16,20 +16,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import RootModel, TypeAdapter
 
+from harness.clock import Clock
+from harness.history import History, HistoryCounts
 from harness.trajectory import Compaction, Intervention, Message, Step, Usage
-
-
-class HistoryCounts(NamedTuple):
-    """Counts that a history needs besides its messages."""
-
-    counted_bytes: int = 0
-    counted_tokens: int = 0
-    counted_messages: int = 0
-    last: tuple[int, int, int] | None = None
-    stalled: int = 0
-    tokens_per_byte: float = 0.0
-    instructions: tuple[int, ...] = ()
-    """Positions of the messages with the instructions of later task steps."""
 
 
 class Counts(NamedTuple):
@@ -300,9 +289,21 @@ class Conversation:
 
 
 class Checkpoints:
-    """Makes the checkpoints of one conversation, each with the changes since the last."""
+    """Makes the checkpoints of one conversation, each with the changes since the last.
 
-    def __init__(self, before: Conversation | None = None) -> None:
+    It keeps the conversation's own lists, which grow. All steps but a pending one are on disk.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        steps: Sequence[Step],
+        compactions: Sequence[Compaction],
+        interventions: Sequence[Intervention],
+        before: Conversation | None,
+    ) -> None:
+        self._clock, self._steps = clock, steps
+        self._all_compactions, self._all_interventions = compactions, interventions
         self._messages = list(before.messages) if before else []
         self._opening = before.opening if before else ()
         self._compactions = len(before.compactions) if before else 0
@@ -310,78 +311,61 @@ class Checkpoints:
         self._is_brief = False
         """Whether the last checkpoint was a `Followed`."""
 
+    def times(self) -> tuple[float, float]:
+        """Return the seconds spent and waited so far."""
+        return round(self._clock.spent_sec, 3), round(self._clock.waited_sec, 3)
+
     def make(
-        self,
-        messages: Sequence[Message],
-        opening: tuple[Message, ...],
-        compactions: Sequence[Compaction],
-        interventions: Sequence[Intervention],
-        steps: Sequence[Step],
-        *,
-        pending: Step | None,
-        overflows: bool,
-        reviewed: bool,
-        history: HistoryCounts,
-        counts: Counts,
+        self, history: History, counts: Counts, pending: Step | None, *, overflows: bool, reviewed: bool
     ) -> Checkpoint:
-        """Return a checkpoint of a conversation's present state; all `steps` but the pending one are on disk."""
-        followed, kept = len(steps) - (pending is not None), shared_length(self._messages, messages)
+        """Return a checkpoint of the conversation's present state."""
+        messages, compactions, interventions = history.messages, self._all_compactions, self._all_interventions
+        followed, kept = len(self._steps) - (pending is not None), shared_length(self._messages, messages)
         added = messages[kept:]
         made = Checkpoint(
             time.time(),
             followed,
-            history,
+            history.counts,
             counts,
             pending,
             overflows,
             reviewed,
             kept,
-            tuple(OfStep.of(each, steps[followed - 1]) for each in added) if followed else tuple(added),
-            None if opening is self._opening else opening,
+            tuple(OfStep.of(each, self._steps[followed - 1]) for each in added) if followed else tuple(added),
+            None if history.opening is self._opening else history.opening,
             tuple(compactions[self._compactions :]),
             tuple(interventions[self._interventions :]),
         )
-        self._messages[kept:], self._opening = added, opening
+        self._messages[kept:], self._opening = added, history.opening
         self._compactions, self._interventions = len(compactions), len(interventions)
         self._is_brief = False
         return made
 
-    def replied(
-        self,
-        messages: Sequence[Message],
-        compactions: Sequence[Compaction],
-        interventions: Sequence[Intervention],
-        pending: Step,
-        history: HistoryCounts,
-        spent_sec: float,
-        waited_sec: float,
-    ) -> Replied | None:
+    def replied(self, history: History, pending: Step) -> Replied | None:
         """Return the brief checkpoint of a reply that is about to be executed; None if a whole one is needed."""
+        messages = history.messages
         is_same = len(messages) == len(self._messages) and messages[-1] is self._messages[-1]
-        is_more = len(compactions) > self._compactions or len(interventions) > self._interventions or pending.warnings
+        is_more = len(self._all_compactions) > self._compactions or self._has_new_interventions or pending.warnings
         if is_more or not is_same or not self._is_brief:
             return None
         self._is_brief = False
-        return Replied(time.time(), pending, history, spent_sec, waited_sec)
+        return Replied(time.time(), pending, history.counts, *self.times())
 
-    def followed(
-        self,
-        messages: Sequence[Message],
-        interventions: Sequence[Intervention],
-        steps: Sequence[Step],
-        spent_sec: float,
-        waited_sec: float,
-    ) -> Followed | None:
-        """Return the end of the last of `steps`, which was pending; None if more has changed."""
-        kept, step = len(self._messages), steps[-1]
-        new = messages[kept:]
+    def followed(self, history: History) -> Followed | None:
+        """Return the end of the last step, which was pending; None if more has changed."""
+        kept, step = len(self._messages), self._steps[-1]
+        new = history.messages[kept:]
         added = tuple(found for each in new if isinstance(found := OfStep.of(each, step), OfStep))
-        is_more = len(interventions) > self._interventions or len(added) < len(new)
-        if is_more or messages[kept - 1] is not self._messages[-1]:
+        is_more = self._has_new_interventions or len(added) < len(new)
+        if is_more or history.messages[kept - 1] is not self._messages[-1]:
             return None
         self._messages += new
         self._is_brief = True
-        return Followed(time.time(), len(steps), added, spent_sec, waited_sec)
+        return Followed(time.time(), len(self._steps), added, *self.times())
+
+    @property
+    def _has_new_interventions(self) -> bool:
+        return len(self._all_interventions) > self._interventions
 
 
 def shared_length(

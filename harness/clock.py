@@ -23,9 +23,10 @@ class Clock:
         self, limit_sec: float | None, *, spent_sec: float = 0.0, waited_sec: float = 0.0, replies: int = 0
     ) -> None:
         """`spent_sec`, `waited_sec` and `replies` are the counts of another process that began the agent's work."""
-        self._timeout = asyncio.timeout(None if limit_sec is None else limit_sec - spent_sec)
-        self._began, self._spent_before = loop_time() - waited_sec, spent_sec
-        self._ends_at = self._timeout.when()
+        self._limit_sec, self._spent_before = limit_sec, spent_sec
+        self._timeout = asyncio.Timeout(None)
+        self._began: float | None = None
+        self._ends_at: float | None = None
         """Event loop time of the timeout, not counting a stop in progress."""
         self._stops, self._stopped_at = 0, 0.0
         self.waited_sec = waited_sec
@@ -33,6 +34,9 @@ class Clock:
         """Number of replies to queries, including late ones."""
 
     async def __aenter__(self) -> Self:
+        self._began = loop_time() - self.waited_sec
+        self._timeout = asyncio.timeout(None if self._limit_sec is None else self._limit_sec - self._spent_before)
+        self._ends_at = self._timeout.when()
         await self._timeout.__aenter__()
         return self
 
@@ -48,12 +52,14 @@ class Clock:
     @property
     def spent_sec(self) -> float:
         """Seconds to which the limit applies."""
-        return self._spent_before + loop_time() - self._began - self._uncounted_sec()
+        spent_sec = 0.0 if self._began is None else loop_time() - self._began - self._uncounted_sec()
+        return self._spent_before + spent_sec
 
     def extend(self, seconds: float) -> None:
-        """Extend the limit by time beyond the agent's control; a negative value shortens it."""
-        self.waited_sec += seconds
-        self._postpone(seconds)
+        """Extend the limit by time beyond the agent's control since its beginning; a negative value shortens it."""
+        if self._began is not None:
+            self.waited_sec += seconds
+            self._postpone(seconds)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:

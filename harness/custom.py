@@ -161,7 +161,7 @@ class CustomRun:
         self._outcome: Outcome | None = None
         self._has_queried = False
         self._refusal: ContextLimitReached | None = None
-        self._clock: Clock | None = None
+        self._clock = Clock(limits.timeout_sec)
         self._one_at_a_time = asyncio.Lock()
         self._terminal_errors: list[Exception] = []
         """Exceptions raised by the terminal, which are not the agent's fault."""
@@ -169,7 +169,6 @@ class CustomRun:
     async def run(self, instruction: str) -> Trajectory:
         """Run the agent to its end. Raises EndpointError, AgentCrashed, RequestTooLarge, the terminal's errors, and
         NeverAnswered if the model never replied to its queries."""
-        self._clock = Clock(self._limits.timeout_sec)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(self._work(instruction), name=f"agent {self._name}")
         either: list[asyncio.Future[Any]] = [work, self._ended]
@@ -202,15 +201,14 @@ class CustomRun:
             outcome=self._outcome,
             usage=self._usage,
             warnings=dict(self._warnings),
-            waited_sec=self._clock.waited_sec if self._clock else 0.0,
+            waited_sec=self._clock.waited_sec,
             model_sec=sum(step.model_sec for step in self._steps),
             command_sec=sum(step.command_sec for step in self._steps),
         )
 
     def exclude_time(self, seconds: float) -> None:
         """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
-        if self._clock is not None:
-            self._clock.extend(seconds)
+        self._clock.extend(seconds)
 
     async def _work(self, instruction: str) -> object:
         assignment = Assignment(
@@ -241,7 +239,7 @@ class CustomRun:
     ) -> Reply | Sequence[Message]:
         """Return the reply for an agent that acts unseen, or the messages that tell the model about a refusal."""
         model, clock, step = self._model, self._clock, self._steps[-1]
-        assert model is not None and clock is not None
+        assert model is not None
 
         async def sample(seed: int | None, temperature: float | None) -> Reply:
             drawing: Model = model
@@ -267,7 +265,7 @@ class CustomRun:
     ) -> tuple[tuple[Message, ...], Reply]:
         """Return the messages as sent, including those from people, and the reply."""
         model, clock = self._model, self._clock
-        assert model is not None and clock is not None
+        assert model is not None
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
             return messages, await self._end(Outcome.STEP_LIMIT)
@@ -316,7 +314,7 @@ class CustomRun:
                 self._ended.set_result(why)
             else:
                 self._ended.set_exception(why)
-        return await _hang()
+        return await asyncio.Future[Reply]()
 
     def _note_unseen(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         """If the agent acts unseen, add the messages after the last reply to that reply's step, as the observation."""
@@ -357,18 +355,13 @@ class CustomRun:
             self._early_calls.append(call)
 
 
+@dataclass(frozen=True)
 class _RecordedTerminal:
     """A terminal that reports every call and its result."""
 
-    def __init__(
-        self,
-        terminal: AgentTerminal,
-        note: Callable[[str | None, float, View | Settled | None], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._terminal = terminal
-        self._record_call = note
-        self._on_failure = on_failure
+    _terminal: AgentTerminal
+    _record_call: Callable[[str | None, float, View | Settled | None], None]
+    _on_failure: Callable[[Exception], None]
 
     async def send(self, keys: Keys) -> Settled:
         return await self._watch(keys.key if keys.key is not None else keys.keystrokes, self._terminal.send(keys))
@@ -450,10 +443,6 @@ def crash_error(error: BaseException) -> AgentCrashed:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentCrashed(f"{type(error).__name__}: {error}{place}", "".join(traceback.format_exception(error)))
-
-
-async def _hang() -> Reply:
-    return await asyncio.Future[Reply]()
 
 
 async def _stop(work: asyncio.Task[object]) -> None:

@@ -9,12 +9,11 @@ import copy
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from operator import ne
+from typing import NamedTuple
 
-from harness.checkpoint import HistoryCounts
 from harness.errors import ContextLimitReached
 from harness.model_text import TokenGate, strip_thinking
 from harness.rendering import without_thinking
@@ -52,6 +51,19 @@ class _ServerCount:
     tokens: int
     size_bytes: int
     thinking_bytes: int
+
+
+class HistoryCounts(NamedTuple):
+    """Counts that a history needs besides its messages."""
+
+    counted_bytes: int = 0
+    counted_tokens: int = 0
+    counted_messages: int = 0
+    last: tuple[int, int, int] | None = None
+    stalled: int = 0
+    tokens_per_byte: float = 0.0
+    instructions: tuple[int, ...] = ()
+    """Positions of the messages with the instructions of later task steps."""
 
 
 def size_bytes(message: Message) -> int:
@@ -354,47 +366,32 @@ def make_room_again(history: History, done: Compaction) -> None:
         history.replace(with_notes(opening, history.messages, extract_notes(done.summary)), opening)
     elif done.outputs_dropped:
         keep_first, kept = len(history.opening), history.instructions
-        history.replace(drop_number_of_outputs(history.messages, keep_first, done.outputs_dropped, kept))
+        history.replace(drop_oldest_outputs(history.messages, keep_first, kept, number=done.outputs_dropped))
 
 
 def drop_oldest_outputs(
-    messages: Sequence[Message], keep_first: int, bytes_to_save: int, kept: Collection[int] = ()
+    messages: Sequence[Message],
+    keep_first: int,
+    kept: Collection[int] = (),
+    *,
+    bytes_to_save: float = math.inf,
+    number: float = math.inf,
 ) -> list[Message]:
-    """Return `messages` with the oldest outputs replaced, except in the first `keep_first` messages, those at the
-    positions `kept`, and the newest one.
+    """Return `messages` with at most `number` of the oldest outputs replaced, until `bytes_to_save` are saved.
 
-    Roles and call ids stay, so every tool call keeps its answer.
+    Not replaced are the first `keep_first` messages, those at the positions `kept`, and the newest output. Roles and
+    call ids stay, so every tool call keeps its answer.
     """
     shorter = list(messages)
-    for index, saved in _outputs(messages, keep_first, kept):
-        if bytes_to_save <= 0:
-            break
-        shorter[index] = _without_output(messages[index])
-        bytes_to_save -= saved
-    return shorter
-
-
-def drop_number_of_outputs(
-    messages: Sequence[Message], keep_first: int, number: int, kept: Collection[int] = ()
-) -> list[Message]:
-    """Return `messages` with the `number` oldest outputs replaced, in the order of `drop_oldest_outputs`."""
-    shorter = list(messages)
-    for index, _ in islice(_outputs(messages, keep_first, kept), number):
-        shorter[index] = _without_output(messages[index])
-    return shorter
-
-
-def _outputs(messages: Sequence[Message], keep_first: int, kept: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield the outputs that may be dropped, oldest first: the index of each, and the bytes saved."""
     outputs = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
     for index in outputs[:-1]:
+        if bytes_to_save <= 0 or number <= 0:
+            break
         saved = size_bytes(messages[index]) - len(DROPPED)
         if index >= keep_first and index not in kept and saved > 0:
-            yield index, saved
-
-
-def _without_output(message: Message) -> Message:
-    return message.model_copy(update={"content": DROPPED})
+            shorter[index] = messages[index].model_copy(update={"content": DROPPED})
+            bytes_to_save, number = bytes_to_save - saved, number - 1
+    return shorter
 
 
 def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
@@ -411,7 +408,7 @@ def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_sav
 
 def _drop_to(history: History, tokens: int) -> list[Message]:
     excess = history.estimate_bytes(history.tokens - tokens)
-    return drop_oldest_outputs(history.messages, len(history.opening), excess, history.instructions)
+    return drop_oldest_outputs(history.messages, len(history.opening), history.instructions, bytes_to_save=excess)
 
 
 async def _ask_for_summary(history: History, context_tokens: int, max_tokens: int, ask: Ask) -> Reply | None:
@@ -433,7 +430,7 @@ def _summary_request(history: History, tokens: int) -> list[Message]:
     keep_first = len(history.opening)
     estimated = history.tokens + history.estimate([Message(role="user", content=_SUMMARY_REQUEST)])
     excess = history.estimate_bytes(estimated - tokens)
-    shorter = drop_oldest_outputs(asking, keep_first, excess, history.instructions)
+    shorter = drop_oldest_outputs(asking, keep_first, history.instructions, bytes_to_save=excess)
     if (rest := history.estimate(shorter) - tokens) > 0:
         # An instruction may be in a turn that is left out.
         shorter = [*history.whole_opening, *shorter[keep_first:]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from harness.clock import Clock
 from harness.errors import FormatError
 from harness.model import Model
-from harness.protocols.base import Action, Command, Parsed
+from harness.protocols.base import Command, Parsed
 from harness.trajectory import Intervention, Message, Reply, Step
 
 
@@ -193,16 +193,16 @@ class Approver:
 
     def find_refused(self, parsed: Parsed) -> tuple[str, ...]:
         """Return the commands, lines and keys of a reply that no rule allows; empty if it may be executed."""
-        return tuple(unit for unit in _units(parsed, self._unfinished) if self._rule(unit) is None)
+        return tuple(unit for unit in _units(parsed, self._unfinished)[0] if self._rule(unit) is None)
 
     def rules_for(self, parsed: Parsed) -> tuple[str, ...]:
         """Return the rules that allow a reply, each once."""
-        found = (self._rule(unit) for unit in _units(parsed, self._unfinished))
+        found = (self._rule(unit) for unit in _units(parsed, self._unfinished)[0])
         return tuple(dict.fromkeys(rule.text for rule in found if rule is not None))
 
     def note_followed(self, parsed: Parsed) -> None:
         """Record that a reply was executed."""
-        self._unfinished = _left_unfinished(parsed.actions, self._unfinished)
+        _, self._unfinished = _units(parsed, self._unfinished)
 
     def _rule(self, unit: str) -> Rule | None:
         if _CONTROL.search(unit):
@@ -210,33 +210,24 @@ class Approver:
         return next((rule for rule in self.approval.rules if rule.pattern.fullmatch(unit)), None)
 
 
-def _units(parsed: Parsed, unfinished: str) -> Iterator[str]:
-    """Yield the units that need a rule: commands, typed lines and key names."""
+def _units(parsed: Parsed, before: str) -> tuple[list[str], str]:
+    """Return the units that need a rule (commands, typed lines and key names), and the text of an unfinished line.
+
+    `before` is the unfinished line of earlier replies.
+    """
     if parsed.complete and len(parsed.actions) == 1 and isinstance(parsed.actions[0], Command):
-        return  # the command that only declares the task done
-    before = unfinished
+        return [], before  # the command that only declares the task done
+    units, unfinished = list[str](), before
     for action in parsed.actions:
         if isinstance(action, Command):
-            yield action.command.strip("\n")
+            units.append(action.command.strip("\n"))
         elif action.key is not None:
-            yield action.key
+            units.append(action.key)
             unfinished = ""
         else:
-            *lines, unfinished = _typed_lines(unfinished, action.keystrokes)
-            yield from (line or "Enter" for line in lines)
-    if unfinished != before and unfinished:
-        yield unfinished
-
-
-def _left_unfinished(actions: Iterable[Action], unfinished: str) -> str:
-    for action in actions:
-        if not isinstance(action, Command):
-            unfinished = "" if action.key is not None else _typed_lines(unfinished, action.keystrokes)[-1]
-    return unfinished
-
-
-def _typed_lines(unfinished: str, keystrokes: str) -> list[str]:
-    return re.split(r"\r\n|[\r\n]", unfinished + keystrokes)
+            *lines, unfinished = re.split(r"\r\n|[\r\n]", unfinished + action.keystrokes)
+            units += [line or "Enter" for line in lines]
+    return [*units, unfinished] if unfinished not in ("", before) else units, unfinished
 
 
 Sample = Callable[[int | None, float | None], Awaitable[Reply]]
@@ -305,7 +296,7 @@ class Supervisor:
 
     def restore(self, interventions: Iterable[Intervention], steps: Iterable[Step], read: Read) -> None:
         """Continue after `steps` that another process has executed."""
-        self.interventions = list(interventions)
+        self.interventions += interventions
         refused = {each.step for each in self.interventions if each.kind == "refused"}
         if self._approver is None:
             return

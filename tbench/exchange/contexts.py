@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import FormatError
-from harness.history import drop_number_of_outputs, extract_notes, with_notes, without_notes
+from harness.history import drop_oldest_outputs, extract_notes, with_notes, without_notes
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import Action, ActionProtocol, Command, Parsed
 from harness.protocols.bash import BashProtocol
@@ -220,7 +220,7 @@ def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], d
             ContextTurn(message, is_copied=True)
             for message in with_notes(opening, messages, extract_notes(done.summary))
         ]
-    shorter = drop_number_of_outputs(messages, len(opening), done.outputs_dropped)
+    shorter = drop_oldest_outputs(messages, len(opening), number=done.outputs_dropped)
     return [ContextTurn(message, turn.step, is_copied=True) for message, turn in zip(shorter, turns, strict=True)]
 
 

@@ -489,7 +489,7 @@ messages = st.lists(
 
 @given(messages, st.integers(0, 5), st.integers(-10, 2000))
 def test_dropping_outputs_changes_contents_only(history: list[Message], keep_first: int, to_save: int) -> None:
-    shorter = drop_oldest_outputs(history, keep_first, to_save)
+    shorter = drop_oldest_outputs(history, keep_first, bytes_to_save=to_save)
     assert [(m.role, m.tool_call_id) for m in shorter] == [(m.role, m.tool_call_id) for m in history]
     assert shorter[:keep_first] == history[:keep_first]
     assert sum(map(size_bytes, shorter)) <= sum(map(size_bytes, history))
