@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from harness.concurrency import loop_time
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import Connect
 from harness.terminal.control_mode import CommandReply, ControlClient, NoAnswer, text
+from harness.terminal.pane import PaneMonitor
 from harness.terminal.spec import TerminalSpec
 
 UNREACHABLE_SEC = 120.0
@@ -62,22 +63,6 @@ class KeysLost(ConnectionError):
     """Raised if the session ended and it is unknown which of the typed keys it had received."""
 
 
-class Listener(Protocol):
-    """Receiver of the pane's events."""
-
-    def output(self, data: bytes) -> None:
-        """Receive output of the pane."""
-
-    def keys_arrived(self) -> None:
-        """Called when the stream shows that tmux has received the typed keys."""
-
-    def cut_off(self) -> None:
-        """Called when the stream has ended."""
-
-    def begin(self) -> None:
-        """Called before a client attaches: all state known of the pane becomes invalid."""
-
-
 class Link:
     """Keeps one control client attached to one session.
 
@@ -89,7 +74,7 @@ class Link:
         self,
         connect: Connect,
         spec: TerminalSpec,
-        listener: Listener,
+        pane: PaneMonitor,
         *,
         unreachable_sec: float,
         on_outage: Callable[[float], None],
@@ -97,7 +82,7 @@ class Link:
     ) -> None:
         self._connect = connect
         self._spec = spec
-        self._listener = listener
+        self._pane = pane
         self._unreachable_sec = unreachable_sec
         self._on_outage = on_outage
         self._remark = remark
@@ -115,8 +100,8 @@ class Link:
         """Number of times that others had attached to the session before `go_on`."""
 
     def _new_client(self) -> ControlClient:
-        listener = self._listener
-        return ControlClient(on_output=listener.output, on_keys=listener.keys_arrived, on_lost=listener.cut_off)
+        pane = self._pane
+        return ControlClient(on_output=pane.output, on_keys=pane.keys_arrived, on_lost=pane.cut_off)
 
     @property
     def is_cut(self) -> bool:
@@ -143,7 +128,7 @@ class Link:
 
         Raises like `open`.
         """
-        self._listener.begin()
+        self._pane.begin()
         if await self.open():
             return None
         await self._wait_for_old_clients()
@@ -278,7 +263,7 @@ class Link:
             await self._client.close()
             self._client = self._new_client()
             # Before attaching, as a new session's marks may arrive at once.
-            self._listener.begin()
+            self._pane.begin()
             try:
                 return await self.open()
             except OSError as error:

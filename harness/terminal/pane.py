@@ -246,9 +246,9 @@ class BackgroundOutput:
 
 
 class PaneMonitor:
-    """State of the pane according to its output: a `harness.terminal.link.Listener`."""
+    """State of the pane according to its output."""
 
-    def __init__(self, screen: ScreenReader, recording: Recording | None) -> None:
+    def __init__(self, screen: ScreenReader, recording: Recording) -> None:
         self.shell = ShellState()
         self.capture = Capture()
         self.line = LastLine()
@@ -267,7 +267,7 @@ class PaneMonitor:
         """Future of the task that waits for news, if any."""
 
     def begin(self) -> None:
-        # Marks of the reattached session may have been missed.
+        """Forget the pane's state before a client attaches: marks of the session may have been missed."""
         self._scanner = MarkScanner()
         self.shell = ShellState()
         self.shell.lose_track()
@@ -276,8 +276,8 @@ class PaneMonitor:
             tap.lose_position()
 
     def output(self, data: bytes) -> None:
-        if self._recording is not None:
-            self._recording.output(data)
+        """Receive output of the pane."""
+        self._recording.output(data)
         self.last_output = (self.last_output + data[-400:])[-400:]
         self.last_news_at = loop_time()
         self._screen.follow(data)
@@ -301,9 +301,11 @@ class PaneMonitor:
             self._wake()
 
     def keys_arrived(self) -> None:
+        """Receive that tmux has received the typed keys, at this position in the stream."""
         self.shell.keys_arrived()
 
     def cut_off(self) -> None:
+        """Receive that the stream has ended."""
         self._wake()
 
     def _wake(self) -> None:

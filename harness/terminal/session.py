@@ -24,7 +24,7 @@ from harness.terminal.pane import PaneMonitor
 from harness.terminal.plain_text import plain_text
 from harness.terminal.screen import ScreenReader
 from harness.terminal.settling import looks_like_shell_prompt
-from harness.terminal.spec import TerminalSpec
+from harness.terminal.spec import COLUMNS, ROWS, TerminalSpec
 from harness.terminal.tap import DRAW, DrawnScreen, Recording, Tap
 from harness.terminal.waiting import ForegroundProbe, PromptWaiter
 
@@ -66,7 +66,7 @@ class Terminal:
         on_outage: Callable[[float], None] = lambda _: None,
     ) -> None:
         spec = spec or TerminalSpec()
-        self._recording = recording
+        self._recording = recording or Recording(None, columns=COLUMNS, rows=ROWS)
         self._settling = settling
         self._notes: list[str] = []
         self._step, self._action = 0, 0
@@ -74,16 +74,15 @@ class Terminal:
         self._left = Typed()
         """Keys that an earlier process has typed."""
         self._screen = ScreenReader()
-        self._pane = PaneMonitor(self._screen, recording)
+        self._pane = PaneMonitor(self._screen, self._recording)
+        show, remark = self._recording.input, self._recording.marker
         self._link = Link(
-            connect, spec, self._pane, unreachable_sec=unreachable_sec, on_outage=on_outage, remark=self._record_marker
+            connect, spec, self._pane, unreachable_sec=unreachable_sec, on_outage=on_outage, remark=remark
         )
         probe = ForegroundProbe(self._link, spec)
         self._waiter = PromptWaiter(self._pane, self._link, probe)
-        self._keyboard = Keyboard(self._link, self._pane, self._waiter, probe, self._show)
-        self._delivery = Delivery(
-            self._link, self._pane, self._waiter, probe, spec, show=self._show, remark=self._record_marker
-        )
+        self._keyboard = Keyboard(self._link, self._pane, self._waiter, probe, show)
+        self._delivery = Delivery(self._link, self._pane, self._waiter, probe, spec, show=show, remark=remark)
 
     # -- opening, closing, reattaching -----------------------------------------------------------
 
@@ -112,7 +111,7 @@ class Terminal:
         except OSError as error:
             raise TerminalLost(f"tmux cannot be reached: {error}") from error
         self._left = left
-        self._record_marker("another process goes on: output in between is not recorded")
+        self.add_remark("another process goes on: output in between is not recorded")
         return left.step
 
     async def close(self) -> None:
@@ -120,8 +119,7 @@ class Terminal:
         for tap in self._pane.taps:
             tap.end()
         await self._link.close()
-        if self._recording is not None:
-            self._recording.close()
+        self._recording.close()
 
     async def _ensure_attached(self) -> None:
         """Attach again if the stream was lost; wait for the first prompt of a new session."""
@@ -136,14 +134,6 @@ class Terminal:
         with contextlib.suppress(ConnectionError):
             await self._waiter.wait_until_settled(_SHELL_SEC)
             await self._screen.mark_read(self._link)
-
-    def _record_marker(self, label: str) -> None:
-        if self._recording is not None:
-            self._recording.marker(label)
-
-    def _show(self, typed: str) -> None:
-        if self._recording is not None:
-            self._recording.input(typed)
 
     def _take_notes(self) -> tuple[str, ...]:
         notes, self._notes = tuple(self._notes), []
@@ -243,7 +233,7 @@ class Terminal:
 
     def add_remark(self, label: str) -> None:
         """Add a remark to the recording."""
-        self._record_marker(label)
+        self._recording.marker(label)
 
     async def pass_on(self, data: bytes) -> None:
         """Type a person's keys, while the agent is paused. Raises like `send`."""
@@ -267,7 +257,7 @@ class Terminal:
     def mark_step(self, number: int) -> None:
         """Begin a step, before the model is queried, and mark it in the recording."""
         self._step, self._action = number, 0
-        self._record_marker(f"step {number}")
+        self.add_remark(f"step {number}")
 
     @property
     def had_visitors(self) -> bool:
@@ -276,13 +266,12 @@ class Terminal:
 
     def flush_recording(self) -> None:
         """Write everything recorded so far to the file."""
-        if self._recording is not None:
-            self._recording.flush()
+        self._recording.flush()
 
     @property
     def recording_problem(self) -> str | None:
         """Reason why the recording is incomplete; None if it is complete."""
-        return None if self._recording is None else self._recording.problem
+        return self._recording.problem
 
     @property
     def last_line(self) -> str:

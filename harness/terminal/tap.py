@@ -8,7 +8,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -203,27 +203,30 @@ class Recording:
     """
 
     def __init__(
-        self, path: Path, *, columns: int, rows: int, limit_bytes: int = 64 << 20, goes_on: bool = False
+        self, path: Path | None, *, columns: int, rows: int, limit_bytes: int = 64 << 20, goes_on: bool = False
     ) -> None:
-        """With `goes_on`, continue the recording of another process, if there is one."""
+        """With `goes_on`, continue the recording of another process, if there is one. Without a path, there is none."""
+        self.problem: str | None = None
+        # Incremental, because a character may be split between two reads; never yields surrogates.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._file: IO[str] | None = None
+        if path is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         before, last_sec = _continued(path) if goes_on else (0, 0.0)
         mode = "a" if before else "w"
-        self._file: IO[str] | None = path.open(mode, encoding="utf-8", errors="replace", newline="\n")
+        self._file = path.open(mode, encoding="utf-8", errors="replace", newline="\n")
         if before:
             self._file.truncate(before)
-        self.problem: str | None = None
         self._left = limit_bytes - before
         self._start = time.monotonic() - last_sec
-        # Incremental, because a character may be split between two reads; never yields surrogates.
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if not before:
             header = {"version": 2, "width": columns, "height": rows, "timestamp": int(time.time())}
             self._file.write(json.dumps(header) + "\n")
 
     def output(self, data: bytes) -> None:
         """Record output of the terminal."""
-        if self._left <= 0:
+        if self._file is None or self._left <= 0:
             return
         self._left -= len(data)
         text = self._decoder.decode(data)
@@ -241,36 +244,28 @@ class Recording:
         self._write("m", label)
 
     def _write(self, kind: str, text: str) -> None:
-        if self._file is None:
-            return
-        elapsed_sec = round(time.monotonic() - self._start, 6)
-        try:
-            self._file.write(f'[{elapsed_sec}, "{kind}", {_ENCODER.encode(text)}]\n')
-        except OSError as error:
-            self._give_up(error)
+        if self._file is not None:
+            elapsed_sec = round(time.monotonic() - self._start, 6)
+            line = f'[{elapsed_sec}, "{kind}", {_ENCODER.encode(text)}]\n'
+            self._try(self._file, lambda file: file.write(line))
 
     def flush(self) -> None:
         """Write everything recorded so far to the file, so that it outlives this process."""
-        if self._file is None:
-            return
-        try:
-            self._file.flush()
-        except OSError as error:
-            self._give_up(error)
+        if self._file is not None:
+            self._try(self._file, lambda file: file.flush())
 
     def close(self) -> None:
         """Flush and close; later events are ignored."""
         if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._give_up(error)
+            self._try(self._file, lambda file: file.close())
             self._file = None
 
-    def _give_up(self, error: OSError) -> None:
-        self.problem = error.strerror or str(error)
-        file, self._file = self._file, None
-        if file is not None:
+    def _try(self, file: IO[str], use: Callable[[IO[str]], object]) -> None:
+        """Use the file, or end the recording if that fails."""
+        try:
+            use(file)
+        except OSError as error:
+            self.problem, self._file = error.strerror or str(error), None
             with contextlib.suppress(OSError):
                 file.close()
 
