@@ -1,18 +1,4 @@
-"""The errors of the agent side.
-
-HarnessError
-├── EndpointError          the endpoint gave no usable answer
-│   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx beyond the retry budget; or down for too long
-│   ├── ReplyTimeout           the reply takes longer than the request timeout, and the server is up
-│   └── RequestRefused         4xx: the server refused the request and would refuse it again
-├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
-│   └── RequestTooLarge something in front of the model refuses the size: an error if it cannot be shortened
-├── NeverAnswered          the agent ended without a single reply: not scored
-├── TerminalLost           the terminal's stream ended and could not be restored: an outcome
-├── TerminalUnreachable    the terminal's host cannot be reached any more: not scored
-├── FormatError            a reply that does not follow the protocol: reported to the model
-└── AgentCrashed           a user's own agent raised an exception, or returned something other than an outcome
-"""
+"""The errors of the agent side. Some of them become outcomes, which are scored."""
 
 from __future__ import annotations
 
@@ -29,7 +15,10 @@ class EndpointError(HarnessError):
 
 
 class EndpointUnavailable(EndpointError):
-    """The endpoint could not be reached or kept failing until the retry budget was spent, or was down for too long."""
+    """The endpoint could not be reached or kept failing until the retry budget was spent, or was down for too long.
+
+    Failures are refused, reset and timed out connections, and the statuses 408, 409, 429 and 5xx.
+    """
 
 
 class ReplyTimeout(EndpointError):
@@ -45,7 +34,7 @@ class RequestRefused(EndpointError):
 
 
 class ContextLimitReached(HarnessError):
-    """The prompt (with max_tokens) no longer fits the model's context.
+    """The prompt (with max_tokens) no longer fits the model's context: an outcome.
 
     `prompt_tokens` is the prompt's length if the server's refusal states it, else None.
     """
@@ -56,19 +45,22 @@ class ContextLimitReached(HarnessError):
 
 
 class RequestTooLarge(ContextLimitReached):
-    """Something between here and the model refuses requests of this size, whatever the model's context."""
+    """Something between here and the model refuses requests of this size, whatever the model's context.
+
+    An error if the conversation cannot be shortened.
+    """
 
 
 class NeverAnswered(HarnessError):
-    """The agent ended without a single reply of the model."""
+    """The agent ended without a single reply of the model: not scored."""
 
 
 class TerminalLost(HarnessError):
-    """The terminal is gone and could not be brought back."""
+    """The terminal is gone and could not be brought back: an outcome."""
 
 
 class TerminalUnreachable(HarnessError):
-    """The connection to the terminal is lost: an engine or network that does not recover, not the agent's fault."""
+    """The connection to the terminal is lost: an engine or network that does not recover. Not scored."""
 
 
 class FormatError(HarnessError):

@@ -71,7 +71,7 @@ class EndpointRun:
                 for url in (self.base_url, *others)
             ]
             first = chats[0]
-            first.context_tokens = self.context_tokens
+            first.limits.listed_tokens = self.context_tokens
             chat = Replicas(chats) if others else first
             stack.push_async_callback(chat.close)
             with contextlib.closing(RunStore.create(self.directory, a_document())) as store:

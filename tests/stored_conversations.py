@@ -86,7 +86,7 @@ async def conversation(
         retry=RetryPolicy(total_sec=0.1, initial_sec=0.01, max_sec=0.01),
         rendering=rendering,
     ) as model:
-        model.context_tokens = context_tokens
+        model.limits.listed_tokens = context_tokens
         terminal = FakeTerminal(shown if views is None else views)
         agent = Agent(model, terminal, load_protocol(protocol), Limits(**limits))
         try:

@@ -58,23 +58,9 @@ from harness.errors import (
     RequestRefused,
     RequestTooLarge,
 )
-from harness.model import Model, Rendering, Sampling, ServedModel
+from harness.model import Rendering, Sampling, ServedModel
 from harness.rendering import ReasoningFormat, render_prompt, stop_strings, wire_messages
 from harness.trajectory import Message, Reply
-
-__all__ = [
-    "ChatModel",
-    "Model",
-    "OnWait",
-    "OutagePolicy",
-    "RawReply",
-    "Rendering",
-    "RetryPolicy",
-    "Sampling",
-    "ServedModel",
-    "TokenCount",
-    "without_password",
-]
 
 T = TypeVar("T")
 
@@ -187,10 +173,6 @@ class ChatModel:
         """Maximum tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
         return self.limits.context_tokens
 
-    @context_tokens.setter
-    def context_tokens(self, listed: int | None) -> None:
-        self.limits.listed_tokens = listed
-
     @property
     def most_tokens(self) -> int | None:
         """Largest max_tokens that the endpoint accepts; None as long as no refusal has stated it."""
@@ -241,7 +223,7 @@ class ChatModel:
 
     def expect(self, served: ServedModel) -> None:
         """Set the served model, which must stay the same from now on."""
-        self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
+        self.model, self.limits.listed_tokens, self._served = served.id, served.context_tokens, served
         self.model_identity.names = served.all_names
 
     async def query(

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from harness.endpoint.chat import ChatModel, RawReply
+from harness.endpoint.answers import RawReply
+from harness.endpoint.chat import ChatModel
 from harness.endpoint.outage import EndpointState
 from harness.errors import EndpointError, EndpointUnavailable, ReplyTimeout, RequestRefused
 from harness.model import Model, Rendering, Sampling, ServedModel

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from harness.endpoint.address import full_url, without_password
-from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.chat import ChatModel
+from harness.endpoint.outage import OutagePolicy
 from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
-from harness.endpoint.retry import TransientError
+from harness.endpoint.retry import RetryPolicy, TransientError
 from harness.errors import EndpointError, RequestRefused
 from harness.model import Rendering, Sampling, ServedModel
 from harness.trajectory import Message

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 from harness.endpoint.address import full_url, usable_key
 from harness.endpoint.answers import read_completion, server_message
 from harness.endpoint.bodies import RawAnswer
-from harness.endpoint.chat import ChatModel, RetryPolicy
+from harness.endpoint.chat import ChatModel
 from harness.endpoint.completion import parse_message
 from harness.endpoint.refusals import Reason, classify_refusal
-from harness.endpoint.retry import TransientError
+from harness.endpoint.retry import RetryPolicy, TransientError
 from harness.endpoint.transport import Transport
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
 from harness.model import Sampling

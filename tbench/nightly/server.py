@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from harness.endpoint.chat import ChatModel, Sampling
+from harness.endpoint.chat import ChatModel
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
+from harness.model import Sampling
 from tbench.errors import TbenchError, UsageError
 from tbench.nightly.configuration import PLACEHOLDERS, Checkpoint, ServeSection
 from tbench.text import one_line

@@ -290,7 +290,7 @@ class TestUsage:
 
     @pytest.mark.parametrize("usage", IMPOSSIBLE)
     async def test_counts_that_cannot_be_are_not_believed_against_a_whole_reply(self, endpoint, ask, usage):
-        ask.chat.context_tokens = 131_072
+        ask.chat.limits.listed_tokens = 131_072
         endpoint.will_reply("hello", usage=self.IMPOSSIBLE[usage])
         reply = await ask(SHORT)
         assert (reply.content, reply.cut) == ("hello", False)

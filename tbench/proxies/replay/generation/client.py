@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from harness.endpoint.answers import quote, shorten
-from harness.endpoint.chat import RawReply
+from harness.endpoint.answers import RawReply, quote, shorten
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, ReplyTimeout
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.directory import ReplayResponse

@@ -10,8 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, without_password
+from harness.endpoint.address import without_password
+from harness.endpoint.chat import ChatModel
+from harness.endpoint.outage import OutagePolicy
 from harness.endpoint.replicas import MOVE_ON_SEC, Replicas, WaitNotice
+from harness.endpoint.retry import RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
 from tbench.config.values import Shard
