@@ -158,7 +158,9 @@ class EnvironmentSection(_Section):
         values = dict(values)
         for legacy, key in _LEGACY_SIZES.items():
             if legacy in values and key not in values:
-                values[key] = _size_mb(values.pop(legacy), legacy)
+                values[key] = size_mb(size := values.pop(legacy))
+                if values[key] is None:
+                    raise ValueError(f"{legacy}: {size!r} is not a size such as 512M or 2G")
         return values
 
     @field_validator("os", mode="before")
@@ -359,11 +361,10 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
 
-def _size_mb(value: Any, key: str) -> float:
+def size_mb(value: Any) -> float | None:
+    """Return a size such as 512M or 2G in MB; None for any other value."""
     match = _SIZE.fullmatch(str(value))
-    if match is None:
-        raise ValueError(f"{key}: {value!r} is not a size such as 512M or 2G")
-    return float(match[1]) * _MB_PER_UNIT[match[2].upper()]
+    return float(match[1]) * _MB_PER_UNIT[match[2].upper()] if match else None
 
 
 # Task steps, merged with the settings of the task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,6 +103,14 @@ def _instruction(task: Task) -> str:
         return task.instruction if task.step is None else ""
     except TbenchError:
         return ""
+
+
+def python_tests(texts: TaskTexts) -> Iterator[tuple[Path, str, ast.Module]]:
+    """Iterate over the tests in Python that can be parsed."""
+    for name, text in texts.tests.items():
+        if name.endswith(".py"):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                yield texts.test_path(name), text, ast.parse(text)
 
 
 def expected_paths(python: str) -> list[tuple[str, int]]:
@@ -389,20 +398,15 @@ def _imports_of_agent_code(texts: TaskTexts) -> Iterator[Hint]:
     parts = (texts.instruction, *texts.environment.values(), *texts.environment, *texts.solution.values())
     made = {name for text in parts for name in _PYTHON_FILE.findall(text)}
     made -= {Path(name).stem for name in texts.tests}
-    for name, text in texts.tests.items():
-        if not name.endswith(".py"):
-            continue
-        try:
-            nodes = list(ast.walk(ast.parse(text)))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
+    for place, text, tree in python_tests(texts):
+        nodes = list(ast.walk(tree))
         imports = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
         imports |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
         found = [f"imports `{module}`" for module in sorted(imports & made)]
         found += [f"loads code by `{each}`" for each in _DYNAMIC_IMPORT.findall(text)]
         if found:
             words = f"{found[0]}: the agent's code can manipulate tests in the same process; run it in another one"
-            yield Hint(texts.test_path(name), words)
+            yield Hint(place, words)
 
 
 def _unpinned(text: str) -> Iterator[str]:

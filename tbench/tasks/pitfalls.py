@@ -18,6 +18,7 @@ from tbench.tasks.lint import (
     instruction_hints,
     is_agent_path,
     leak_hints,
+    python_tests,
     script_hints,
     texts_of,
 )
@@ -38,16 +39,6 @@ def _commands(script: str) -> Iterator[str]:
 def _shell(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
     """Iterate over the shell scripts of the tests."""
     return ((texts.test_path(name), text) for name, text in texts.tests.items() if name.endswith(".sh"))
-
-
-def _python(texts: TaskTexts) -> Iterator[tuple[Path, str, ast.Module]]:
-    """Iterate over the tests in Python that can be parsed."""
-    for name, text in texts.tests.items():
-        if name.endswith(".py"):
-            try:
-                yield texts.test_path(name), text, ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue
 
 
 # The image
@@ -199,7 +190,7 @@ _EXISTS = re.compile(r"\bexists\(|\bis_file\(|\bisfile\(|\bis_dir\(")
 
 def unrepeatable_tests(texts: TaskTexts) -> Iterator[Hint]:
     """Yield tests whose verdict depends on an unseeded draw or on the day."""
-    for path, text, tree in _python(texts):
+    for path, text, tree in python_tests(texts):
         if not _SEEDS.search(text) and (found := _DRAWS.search(text)):
             line = text.count("\n", 0, found.start()) + 1
             yield Hint(path, f"line {line}: draws at random without a seed", "not repeatable")
@@ -211,7 +202,7 @@ def unrepeatable_tests(texts: TaskTexts) -> Iterator[Hint]:
 
 def empty_tests(texts: TaskTexts) -> Iterator[Hint]:
     """Yield tests that check nothing, or nothing unless the agent has left something."""
-    for path, _, tree in _python(texts):
+    for path, _, tree in python_tests(texts):
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         tests = [(node, _passes_why(node)) for node in functions if node.name.startswith("test")]
         requires_files = any(why == "" and _EXISTS.search(ast.unparse(node)) for node, why in tests)

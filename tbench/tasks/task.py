@@ -273,12 +273,9 @@ class Task:
         known = self._services.get(folder)
         if known is None or known[0] != settings:
             text = self._compose_text(folder)
-            known = settings, None if text is None else self._read_services(folder, text, settings)
-            self._services[folder] = known
+            services = None if text is None else read_services(self.path, folder, text, settings, self._allowed_env)
+            self._services[folder] = known = settings, services
         return known[1]
-
-    def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
-        return read_services(self.path, folder, text, settings, self._allowed_env)
 
     def _compose_text(self, folder: str) -> bytes | None:
         if folder not in self._compose_texts:

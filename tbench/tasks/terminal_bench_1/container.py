@@ -14,6 +14,7 @@ import yaml
 
 from tbench.errors import TaskInvalid
 from tbench.tasks.dockerfile import copy_line, for_platform, with_lines
+from tbench.tasks.format import size_mb
 from tbench.tasks.terminal_bench_1.description import read_yaml
 
 # Services in the docker-compose.yaml of a Terminal-Bench 1 task, with the harness's variables filled in
@@ -158,8 +159,6 @@ _SUPPORTED_KEYS = {
 _IDLE = re.compile(r"(?:exec )?(?:sleep (?:infinity|\d+[smhd]?)|tail -f /dev/null)|(?:/bin/)?(?:ba)?sh(?: -[il]+)?")
 """Commands that only keep a container running."""
 _SHELL = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba)?sh")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_MB = {"": 1 / (1 << 20), "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _HOST_VARIABLE = re.compile(r"\$\{\w+(?::-[^}]*)?\}")
 
 
@@ -211,9 +210,11 @@ def limits_of(services: Services) -> dict[str, float | None]:
     limits = _table(_table(_table(settings.get("deploy")).get("resources")).get("limits"))
     cpus = limits.get("cpus", settings.get("cpus"))
     memory, pids = limits.get("memory", settings.get("mem_limit")), limits.get("pids", settings.get("pids_limit"))
+    if memory is not None and size_mb(memory) is None:
+        raise services.invalid("memory", f"{memory} is not a size such as 512M or 2G")
     return {
         "cpus": None if cpus is None else _number(services, "cpus", cpus),
-        "memory_mb": None if memory is None else _size_mb(services, memory),
+        "memory_mb": None if memory is None else size_mb(memory),
         "pids_limit": None if pids is None or pids == -1 else int(_number(services, "pids", pids)),
     }
 
@@ -304,13 +305,6 @@ def _number(services: Services, key: str, value: Any) -> float:
     if not 0 < number < 1e9:
         raise services.invalid(key, f"{value} is not a number above 0")
     return number
-
-
-def _size_mb(services: Services, value: Any) -> float:
-    found = _SIZE.fullmatch(str(value).strip())
-    if found is None:
-        raise services.invalid("memory", f"{value} is not a size such as 512M or 2G")
-    return float(found[1]) * _MB[found[2].lower()]
 
 
 def _table(value: Any) -> Settings:
