@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from markupsafe import Markup
 
@@ -185,36 +186,33 @@ _LONGEST_SEC = 1e9
 def duration_dots(durations: Sequence[tuple[float, str]], *, label: str) -> Markup:
     """Draw durations (seconds) of trials in a row for each status, on a logarithmic axis, with bars at the medians."""
     known = [(min(sec, _LONGEST_SEC), status) for sec, status in durations if math.isfinite(sec) and sec >= 0]
-    words = dict.fromkeys(status for _, status in known)
-    lanes = sorted(
-        words,
-        key=lambda status: list(STATUS_SYMBOLS).index(status) if status in STATUS_SYMBOLS else len(STATUS_SYMBOLS),
-    )
+    ranks = {status: rank for rank, status in enumerate(STATUS_SYMBOLS)}
+    lanes = sorted(dict.fromkeys(status for _, status in known), key=lambda status: ranks.get(status, len(ranks)))
     axis = _TOP + _LANE * max(1, len(lanes))
-    low, high = _ends([sec for sec, _ in known])
-    pieces = list(_axis(low, high, axis))
+    scale = _log_scale([sec for sec, _ in known])
+    pieces = list(_axis(scale, axis))
     for at, status in enumerate(lanes):
         lane = [sec for sec, each in known if each == status]
-        pieces += _lane(lane, status, _TOP + _LANE * (at + 0.5), low, high)
+        pieces += _lane(lane, status, _TOP + _LANE * (at + 0.5), scale)
     if not known:
         pieces.append(text("no durations", "50%", _TOP + _LANE / 2 + 4))
     return picture("wide durations", label, *pieces, height=number(axis + _FOOT))
 
 
-def _ends(durations_sec: Sequence[float]) -> tuple[float, float]:
-    """Return the logarithms of the ends of the axis, which spans at least a factor of three."""
+def _log_scale(durations_sec: Sequence[float]) -> ChartScale:
+    """Return the scale of the durations' logarithms, which spans at least a factor of three."""
     used = [math.log10(max(sec, 0.1)) for sec in durations_sec] or [0.0, 2.0]
     middle, half = (min(used) + max(used)) / 2, max(0.25, (max(used) - min(used)) / 2 * 1.06)
-    return middle - half, middle + half
+    return ChartScale(middle - half, middle + half)
 
 
-def _share(sec: float, low: float, high: float) -> float:
-    return min(1.0, max(0.0, (math.log10(max(sec, 0.1)) - low) / (high - low)))
+def _share(sec: float, scale: ChartScale) -> float:
+    return scale.share(math.log10(max(sec, 0.1)))
 
 
-def _axis(low: float, high: float, y: float) -> Iterator[Markup]:
-    for sec in _ticks(low, high):
-        x = percents(100 * _share(sec, low, high))
+def _axis(scale: ChartScale, y: float) -> Iterator[Markup]:
+    for sec in _ticks(scale.low, scale.high):
+        x = percents(100 * _share(sec, scale))
         yield line("axis", x, _TOP, x, y)
         yield text(_seconds_words(sec), x, y + 15)
 
@@ -233,14 +231,13 @@ def _seconds_words(sec: float) -> str:
     return f"{sec / 60:.2g} min" if sec < 3600 else f"{sec / 3600:.3g} h"
 
 
-def _lane(lane: Sequence[float], status: str, y: float, low: float, high: float) -> Iterator[Markup]:
+def _lane(lane: Sequence[float], status: str, y: float, scale: ChartScale) -> Iterator[Markup]:
     symbol = STATUS_SYMBOLS.get(status, "")
     yield text(f"{symbol} {status}".strip()[:12], "0", y + 4, "end", "label lane")
-    dots = stack_dots([_share(sec, low, high) for sec in lane], _MOST)
-    for share, height, index in dots:
+    for share, height, index in stack_dots([_share(sec, scale) for sec in lane], _MOST):
         words = title(f"{status}: {_seconds_words(lane[index])}")
         yield dot(f"grain s-{class_name(status)}", 100 * share, y + _OFFSETS[height], 3.5, words)
-    x = percents(100 * _share(median(lane), low, high))
+    x = percents(100 * _share(median(lane), scale))
     yield line("median", x, y - 11, x, y + 11)
 
 
@@ -375,3 +372,10 @@ def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: s
             pieces.append(f'<rect class="part {class_name(part.name)}" {place}><title>{words}</title></rect>')
         x += width
     return Markup(f'<svg class="chart bar" role="img"><title>{_text(label)}</title>{"".join(pieces)}</svg>')
+
+
+def status_bar(counts: Mapping[Any, int], label: str = "") -> Markup:
+    """Draw the number of trials by status as a bar, with a label."""
+    known = {status: count for status in STATUS_SYMBOLS if (count := counts.get(status))}
+    parts = [BarPart(f"s-{status}", count, f"{count:,} {status}") for status, count in known.items()]
+    return stacked_bar(parts, label=label + ", ".join(part.words for part in parts))

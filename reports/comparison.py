@@ -11,10 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
-from reports.explained import explain_pair
+from reports.explained import explanation_for_page
 from reports.page_frame import MAX_CELLS, Crumb, data_script, page, symbol_of
 from reports.page_paths import COMPARE, compare_page, relative_url, slug
 from reports.site.content import Site, SiteRun
+from tbench.explaining.explain import explain_change
 from tbench.history.rows import TrialRow
 from tbench.reward import mean
 from tbench.scores.comparing import comparison_text
@@ -40,17 +41,17 @@ def _choice_label(run: SiteRun) -> str:
 
 def data(site: Site, run: SiteRun) -> str:
     """Return the script with a run's rewards and statuses by task and seed, for the page on which runs are chosen."""
-    hashes = site.history.tasks(run.row.path)
-    trials: defaultdict[str, dict[int, list[Any]]] = defaultdict(dict)
-    for trial in site.history.trials(run.row.path):
-        trials[trial.task][trial.seed] = _trial(trial)
+    hashes, trials = site.history.tasks(run.row.path), _by_task_and_seed(site, run)
     known = {
         "name": run.row.name,
         "model": run.row.model,
         "path": _path(site, run),
         "page": relative_url(COMPARE, run.page),
         "seeds": run.row.seeds,
-        "tasks": [[task, slug(task), digest, trials.get(task, {})] for task, digest in hashes.items()],
+        "tasks": [
+            [task, slug(task), digest, {seed: _trial(trial) for seed, trial in trials.get(task, {}).items()}]
+            for task, digest in hashes.items()
+        ],
     }
     return data_script(f"rewards {run.slug}", known)
 
@@ -96,11 +97,13 @@ class ComparedTask:
 def render(site: Site, old: SiteRun, new: SiteRun) -> str:
     """Render the page of two runs, the second of which is the newer one."""
     first, second = site.compared_run(old), site.compared_run(new)
-    comparison, problem, written = None, "", ""
+    comparison, explained, problem, written = None, None, "", ""
     costs = comparison_text.cost_lines((old.row.cost, new.row.cost))
     try:
         comparison = compare(first, second)
         written = "\n".join((*comparison_text.lines(comparison, ("A", "B")), *costs))
+        planned = max(old.row.planned, new.row.planned)
+        explained = explanation_for_page(planned, lambda: explain_change(site.side(old), site.side(new)))
     except NothingInCommon as error:
         problem = str(error)
     settings, unread = _settings(site, old, new)
@@ -114,7 +117,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         doubts=(*unread, *_doubts(old, new)),
         settings=settings,
         found=comparison,
-        explained=explain_pair(site, old, new) if comparison is not None else None,
+        explained=explained,
         problem=problem,
         groups=[] if comparison is None else list(_groups(_tasks(comparison, first, second))),
         seeds=[] if comparison is None else _seeds(comparison, first, second),

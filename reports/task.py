@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from markupsafe import Markup
 
-from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
+from reports.charts import duration_dots, sparkline, status_bar
 from reports.page_frame import MAX_CELLS, Crumb, data_script, page
 from reports.page_paths import TASKS, relative_url, task_page, trial_name
 from reports.score_history import ScorePoint, score_history
@@ -206,16 +206,15 @@ TaskTrials = Mapping[Path, Sequence[TrialRow]]
 """Trials of a task by run directory."""
 
 
-def render(site: Site, record: TaskRecord, trials: TaskTrials | None = None) -> str:
-    """Render the page of a task. `trials` are its trials, if they are read already."""
-    known = site.history.trials_by_run(record.task) if trials is None and record.runs else trials
-    content = _content(record, known) if known is not None and record.runs else {}
+def render(record: TaskRecord, trials: TaskTrials) -> str:
+    """Render the page of a task."""
+    content = _content(record, trials) if record.runs else {}
     place, crumbs = task_page(record.task), [Crumb("tasks", TASKS), Crumb(record.task)]
     return page("task/task.html.j2", place, crumbs=crumbs, record=record, **content)
 
 
-def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> dict[str, Any]:
-    """Return the content of the page of a task that some run planned; `trials` are its trials by run directory."""
+def _content(record: TaskRecord, trials: TaskTrials) -> dict[str, Any]:
+    """Return the content of the page of a task that some run planned."""
     ended = [trial for each in record.runs for trial in trials.get(each.point.run, ())]
     times = [(trial.wall_sec, trial.status) for trial in ended if trial.wall_sec][:_TIMED_TRIALS]
     statuses = Counter(trial.status for trial in ended)
@@ -230,7 +229,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
         "most_cells": max(_FEWEST_CELLS, min(MAX_CELLS, _CELLS // len(shown))),
         "trials": {run: {trial.seed: trial for trial in found} for run, found in trials.items()},
         "ended": len(ended),
-        "bar": _status_bar(statuses),
+        "bar": status_bar(statuses, "Trials by status: "),
         "statuses": statuses,
         "ends": _ends(ended),
         "durations": duration_dots(times, label="Durations of trials in seconds, by status"),
@@ -262,7 +261,7 @@ class TaskHistory:
     months: tuple[TaskMonth, ...] = ()
 
 
-def _charts(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> Iterator[TaskHistory]:
+def _charts(record: TaskRecord, trials: TaskTrials) -> Iterator[TaskHistory]:
     """Yield the history in each long series; without any, one chart of all runs together."""
     long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
     for each in long[:_CHARTS]:
@@ -277,7 +276,7 @@ def _is_single(runs: Sequence[TaskRun]) -> bool:
     return 2 * sum(each.point.planned == 1 for each in runs) > len(runs)
 
 
-def _months(runs: Sequence[TaskRun], trials: Mapping[Path, Sequence[TrialRow]]) -> Iterator[TaskMonth]:
+def _months(runs: Sequence[TaskRun], trials: TaskTrials) -> Iterator[TaskMonth]:
     """Yield the months of a history, oldest first, with all trials of each."""
     for month, found in groupby(runs, key=lambda each: (each.run.row.begun_at or "")[:7]):
         members = list(found)
@@ -305,12 +304,6 @@ def _point(here: str, each: TaskRun) -> ScorePoint:
         title=f"{point.words}: {score}, solved {point.solved} of {point.planned}",
         coverage=point.scored / point.planned if point.planned else 0.0,
     )
-
-
-def _status_bar(statuses: Mapping[str, int]) -> Markup:
-    parts = [BarPart(f"s-{each}", statuses.get(each, 0), f"{each}: {statuses.get(each, 0)}") for each in Status]
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    return stacked_bar(parts, label=f"Trials by status: {counts or 'none has ended'}")
 
 
 def _ends(trials: Iterable[TrialRow]) -> list[tuple[str, bool, int, int]]:
@@ -342,13 +335,9 @@ def task_records(site: Site) -> list[TaskRecord]:
     return [record for task in site.history.task_names() if (record := task_record(site, task)).runs]
 
 
-def data(site: Site, record: TaskRecord, trials: TaskTrials | None = None) -> str:
-    """Return the script that gives a trial's page the list of all trials of the task, newest first.
-
-    `trials` are the task's trials, if they are read already.
-    """
-    by_run = site.history.trials_by_run(record.task) if trials is None else trials
-    found = (_trial(each.run, trial) for each in record.runs for trial in by_run.get(each.point.run, ()))
+def data(record: TaskRecord, trials: TaskTrials) -> str:
+    """Return the script that gives a trial's page the list of all trials of the task, newest first."""
+    found = (_trial(each.run, trial) for each in record.runs for trial in trials.get(each.point.run, ()))
     return data_script("trials", list(islice(found, _MAX_TRIALS)))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from reports.charts import BarPart, stacked_bar
+from reports.charts import status_bar
 from reports.page_frame import seconds
 from reports.run.effort import task_bars, task_means
 from reports.run.links import MANY_TRIALS
@@ -97,13 +97,6 @@ def step_text(number: int, step: TaskStepResult) -> str:
         words.append(f"error {step.error.type}")
     words += [counted(step.steps, "step"), seconds(step.timings.wall_sec)]
     return ", ".join([*words, *filter(None, [step.stopped])])
-
-
-def status_bar(counts: Counter[Status], label: str = "") -> Markup:
-    """Draw the number of trials by status as a bar, with a label."""
-    parts = [BarPart(f"s-{status}", counts[status], f"{counts[status]:,} {status}") for status in Status]
-    parts = [part for part in parts if part.amount]
-    return stacked_bar(parts, label=label + ", ".join(part.words for part in parts))
 
 
 def _worst_first(row: TaskRow) -> tuple[bool, float, int, str]:

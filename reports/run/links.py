@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from urllib.parse import quote
 
 from reports.page_paths import relative_url, run_page, task_page, trial_page
@@ -39,26 +39,6 @@ class FileLink(NamedTuple):
     href: str
 
 
-class RunLinks(Protocol):
-    """Targets that the page of a run can link to."""
-
-    def task(self, name: str) -> str | None:
-        """Return the page of a task over all runs."""
-        ...
-
-    def trial(self, name: str, cell: Cell) -> str | None:
-        """Return the page of a trial, or else its line in the list, its best file, or None."""
-        ...
-
-    def page(self, name: str, cell: Cell) -> str | None:
-        """Return the page of a trial."""
-        ...
-
-    def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """Yield further links of a trial, or of one step of its task."""
-        ...
-
-
 class SiteLinks:
     """Links from the page of a run in a site."""
 
@@ -69,9 +49,11 @@ class SiteLinks:
             self._attempts[result.task, result.seed].add(result.attempt)
 
     def task(self, name: str) -> str | None:
+        """Return the page of a task over all runs."""
         return relative_url(self._here, task_page(name))
 
     def page(self, name: str, cell: Cell) -> str | None:
+        """Return the page of a trial."""
         return None if cell.status is Status.MISSING else self._attempt(name, cell.seed, cell.attempt)
 
     trial = page
@@ -101,6 +83,7 @@ class FileLinks:
         return None
 
     def trial(self, name: str, cell: Cell) -> str | None:
+        """Return a trial's line in the list, its best file, or None."""
         if cell.status is Status.MISSING:
             return None
         if name in self._lines:
@@ -120,3 +103,7 @@ class FileLinks:
         for label, file in _TRIAL_FILES.items():
             if (trial / file).is_file():
                 yield FileLink(label, quote(os.path.relpath(trial / file, self._page_dir)))
+
+
+RunLinks = SiteLinks | FileLinks
+"""Targets that the page of a run can link to."""

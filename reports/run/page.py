@@ -12,17 +12,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.charts import seed_strip
-from reports.explained import explain_run
+from reports.charts import seed_strip, status_bar
+from reports.explained import explanation_for_page
 from reports.page_frame import Crumb, page, time_text
 from reports.page_paths import compare_page, night_page, run_page
 from reports.run.effort import effort_data
-from reports.run.grid import grid_data, status_bar
+from reports.run.grid import grid_data
 from reports.run.links import FileLinks, RunLinks, SiteLinks
 from reports.run.validity import ValidityCheck, validity_checks
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
 from reports.site.states import drop_text, state_of
+from tbench.explaining.explain import explain_side
 from tbench.explaining.explanation import Explanation
 from tbench.explaining.trials import side_of
 from tbench.scores.summary import Summary, range_text
@@ -246,7 +247,7 @@ def page_summary(run: StoredRun) -> Summary:
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:
     """Render the page of a run in a site."""
-    explained = explain_run(stored.planned, lambda: site.side(run))
+    explained = explanation_for_page(stored.planned, lambda: explain_side(site.side(run), listed=0))
     content = _content(stored, summary, SiteLinks(run.slug, stored), explained)
     series, before = site.series_of(run), site.last_good_before(run)
     is_over = content["headline"].state is None
@@ -268,7 +269,7 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
 def render_standalone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
     """Render the self-contained page of a run, with links to files of trials."""
     summary = page_summary(run)
-    explained = explain_run(run.planned, lambda: side_of(run))
+    explained = explanation_for_page(run.planned, lambda: explain_side(side_of(run), listed=0))
     content = _content(run, summary, FileLinks(run.path, place.parent, summary), explained)
     return page("report.html.j2", place.name, policy=policy, style=style, place=None, **content)
 

@@ -24,8 +24,9 @@ class Standing(StrEnum):
     BAD = "bad"
     UNKNOWN = "unknown"
 
-
-_SYMBOLS = {Standing.GOOD: "✓", Standing.DOUBT: "!", Standing.BAD: "✗", Standing.UNKNOWN: "·"}
+    @property
+    def symbol(self) -> str:
+        return {"good": "✓", "doubt": "!", "bad": "✗", "unknown": "·"}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,6 @@ class ValidityCheck:
     trials: tuple[tuple[str, str], ...] = ()
     """Trials that the check names, and a remark on each."""
     details: tuple[str, ...] = ()
-
-    @property
-    def symbol(self) -> str:
-        return _SYMBOLS[self.standing]
 
 
 def validity_checks(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:

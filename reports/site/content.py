@@ -162,28 +162,38 @@ class SiteRun:
         return self.row.status in ("finished", None) or (self.row.status != "running" and not self.row.missing)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunSeries:
     """Successive runs: those of a nightly series, or those of one model that differ only in time."""
 
     name: str
     runs: tuple[SiteRun, ...]
     """Oldest first; never empty."""
-    rule: GateRule
-    verdict: GateVerdict | None
-    """The gate's verdict on the last run with a score; None if no run has ended with one."""
-    alarms: frozenset[str]
-    """Slugs of the runs in alarm."""
-    slug: str = ""
+    slug: str
     """Slug of the series' page."""
-    is_nightly: bool = False
-    key: str = ""
+    is_nightly: bool
+    key: str
     """Identity of the series, which stays the same as runs are added."""
-    judged: JudgedSeries = field(default_factory=JudgedSeries)
-    names: Mapping[str, str] = field(default_factory=dict)
+    judged: JudgedSeries
+    names: Mapping[str, str]
     """Name of each run's night in the gate's verdicts, by slug."""
-    explained: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    explained: Mapping[str, Mapping[str, Any]]
     """Explanations that nights recorded, by slug of the run."""
+
+    @property
+    def rule(self) -> GateRule:
+        return self.judged.rule
+
+    @property
+    def verdict(self) -> GateVerdict | None:
+        """The gate's verdict on the last run with a score; None if no run has ended with one."""
+        return self.judged.verdict
+
+    @cached_property
+    def alarms(self) -> frozenset[str]:
+        """Slugs of the runs in alarm."""
+        judged = self.judged.by_name
+        return frozenset(run for run, name in self.names.items() if name in judged and judged[name].alarm)
 
     @property
     def last(self) -> SiteRun:
@@ -198,7 +208,7 @@ class RunSeries:
         """Newest run that ended with a score."""
         return next((run for run in reversed(self.runs) if run.has_score and run.is_over), None)
 
-    @property
+    @cached_property
     def drop_runs(self) -> frozenset[str]:
         """Slugs of the runs of all drops: those in alarm, and those before an alarm that belong to its drop."""
         names = {name for span in self.judged.alarms for name in span.drop}
@@ -235,8 +245,26 @@ class Site:
     series: tuple[RunSeries, ...]
     notes: tuple[str, ...] = ()
     """Files that could not be read, one sentence each."""
-    _series_of: Mapping[str, RunSeries] = field(default_factory=dict)
-    _nights: Mapping[str, Night] = field(default_factory=dict)
+
+    @cached_property
+    def _series_of(self) -> Mapping[str, RunSeries]:
+        return {run.slug: each for each in self.series for run in each.runs}
+
+    @cached_property
+    def _nights(self) -> Mapping[str, Night]:
+        return {each.run_named(night.name).slug: night for each in self.series for night in each.judged.nights}
+
+    @cached_property
+    def _good_before(self) -> Mapping[str, SiteRun | None]:
+        """The last good run before each run, by slug."""
+        found = dict[str, SiteRun | None]()
+        for series in self.series:
+            good = None
+            for run in series.runs:
+                found[run.slug] = good
+                is_good = _is_night(run) and run.slug not in series.drop_runs
+                good = run if is_good and run.row.coverage >= series.rule.min_coverage else good
+        return found
 
     def series_of(self, run: SiteRun) -> RunSeries:
         """Return the series of a run."""
@@ -252,12 +280,7 @@ class Site:
 
     def last_good_before(self, run: SiteRun) -> SiteRun | None:
         """Return the last run of the series before this one that ended with enough coverage and is in no drop."""
-        series = self.series_of(run)
-        drop, least = series.drop_runs, series.rule.min_coverage
-        at = next(at for at, each in enumerate(series.runs) if each is run)
-        before = reversed(series.runs[:at])
-        good = (each for each in before if _is_night(each) and each.slug not in drop and each.row.coverage >= least)
-        return next(good, None)
+        return self._good_before[run.slug]
 
     def verdict_at(self, run: SiteRun) -> GateVerdict | None:
         """Return the verdict at the time when this run was the last of its series; None if it is not a night."""
@@ -266,11 +289,7 @@ class Site:
 
     def rewards(self, run: SiteRun) -> Night:
         """Return the rewards of a run with the hashes of its tasks."""
-        return (
-            self._nights[run.slug]
-            if run.slug in self._nights
-            else self.history.night(run.row, run.slug, run.row.begun_at or "")
-        )
+        return self._nights.get(run.slug) or self.history.night(run.row, run.slug, run.row.begun_at or "")
 
     def compared_run(self, run: SiteRun) -> ComparedRun:
         """Return a run as one side of a comparison."""
@@ -321,10 +340,7 @@ def gather(
         )
         for row in rows
     )
-    series = tuple(_series(history, runs, known))
-    by_run = {run.slug: each for each in series for run in each.runs}
-    by_slug = {each.run_named(night.name).slug: night for each in series for night in each.judged.nights}
-    return Site(history, runs, series, tuple(notes), by_run, by_slug)
+    return Site(history, runs, tuple(_series(history, runs, known)), tuple(notes))
 
 
 def _run_slug(row: RunRow, *, alone: bool) -> str:
@@ -356,23 +372,9 @@ def _one_series(
 ) -> RunSeries:
     names = _unique_names(runs)
     rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
-    found = judge_series(
-        [history.night(run.row, names[run.slug], run.row.begun_at or "") for run in runs if _is_night(run)], rule
-    )
-    alarms = frozenset(run for run, called in names.items() if called in found.by_name and found.by_name[called].alarm)
-    return RunSeries(
-        name,
-        runs,
-        rule,
-        found.verdict,
-        alarms,
-        own_slug,
-        is_nightly=lane is not None,
-        key=key,
-        judged=found,
-        names=names,
-        explained=_explained(lane, runs) if lane is not None else {},
-    )
+    nights = [history.night(run.row, names[run.slug], run.row.begun_at or "") for run in runs if _is_night(run)]
+    explained = _explained(lane, runs) if lane is not None else {}
+    return RunSeries(name, runs, own_slug, lane is not None, key, judge_series(nights, rule), names, explained)
 
 
 def _explained(lane: NightlySeries, runs: Sequence[SiteRun]) -> dict[str, Mapping[str, Any]]:

@@ -206,8 +206,8 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
     yield TASKS, task.render_list(records)
     for record in records:
         trials = site.history.trials_by_run(record.task)
-        yield task_page(record.task), task.render(site, record, trials)
-        yield task_data(record.task), task.data(site, record, trials)
+        yield task_page(record.task), task.render(record, trials)
+        yield task_data(record.task), task.data(record, trials)
     yield COMPARE, comparison.render_choice(site)
     yield SEARCH, search.render(site)
     yield SEARCHED_RUNS, search.runs_data(site)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from harness.protocols.reply_text import key_name
 from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import linked_picture, number
@@ -17,10 +17,6 @@ from reports.trial.page_text import ShownText, coloured, keystrokes, shorten_at_
 FIRST_STEPS, LAST_STEPS = 400, 200
 """Number of first and last steps that have cards; those in between are left out."""
 _MAX_ACTIONS = 40
-_KEY_NAMES = """Up Down Left Right Enter Escape Tab BTab BSpace Space Home End PageUp PageDown PgUp PgDn PPage NPage
-    IC DC Insert Delete"""
-_KEY = re.compile(rf"(?:[CMS]-)+\S|\^\S|F\d{{1,2}}|{'|'.join(_KEY_NAMES.split())}")
-"""Names of keys: an action that is only such a name is pressed by tmux instead of typed."""
 _NO_TEXT = Markup()
 
 
@@ -124,7 +120,7 @@ def _observation_text(observation: str, limit: int) -> ShownText:
 
 def _typed_text(action: str, limit: int, types_keys: bool) -> TypedText:
     text = shorten_at_lines(action, limit)
-    is_key = types_keys and _KEY.fullmatch(action) is not None
+    is_key = types_keys and key_name(action) is not None  # pressed by tmux instead of typed
     return TypedText(keystrokes(text.head), text.left_out, keystrokes(text.tail), is_key)
 
 

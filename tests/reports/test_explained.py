@@ -9,11 +9,12 @@ from explained_histories import draw
 from site_series import ReadPage, a_site
 
 from reports import comparison
-from reports.explained import explain_pair, explain_run
+from reports.explained import explanation_for_page
 from reports.report import write_report
 from reports.site import night
 from reports.site.content import NightlySeries
 from tbench.explaining.confirmations import store_confirmation
+from tbench.explaining.explain import explain_side
 from tbench.explaining.explanation import Confirmation
 from tbench.explaining.trials import side_of
 from tbench.nightly.explained import explained_night
@@ -79,12 +80,11 @@ def test_the_page_of_a_night_shows_what_the_night_recorded(nights: Path) -> None
 
 def test_runs_that_cannot_be_explained_have_no_panel(nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = read_run(nights / "night-08")
-    assert explain_run(run.planned, lambda: side_of(run)) is not None
-    assert explain_run(run.planned, lambda: side_of(run.model_copy(update={"results": []}))) is None
+    empty = run.model_copy(update={"results": []})
+    assert explanation_for_page(run.planned, lambda: explain_side(side_of(run), listed=0)) is not None
+    assert explanation_for_page(run.planned, lambda: explain_side(side_of(empty), listed=0)) is None
     monkeypatch.setattr("reports.explained.MAX_TRIALS", 5)
-    assert explain_run(run.planned, lambda: side_of(run)) is None
-    with a_site(nights) as site:
-        assert explain_pair(site, site.runs[0], site.runs[1]) is None
+    assert explanation_for_page(run.planned, lambda: explain_side(side_of(run), listed=0)) is None
 
 
 def test_the_first_night_has_nothing_to_say() -> None:

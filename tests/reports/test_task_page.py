@@ -15,7 +15,7 @@ from site_pages_of_runs import ReadPage, gathered, script_value
 from harness.trajectory import Outcome
 from reports import task
 from reports.page_paths import trial_name
-from reports.site.content import gather
+from reports.site.content import Site, gather
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage
 
@@ -34,9 +34,13 @@ def night(folder: Path, number: int, rewards: Sequence[float | None], digest: st
     write_run(folder / f"night-{number}", results, {name: digest}, range(len(rewards)), begun=begun, **more)
 
 
+def render(site: Site, record: task.TaskRecord) -> str:
+    return task.render(record, site.history.trials_by_run(record.task))
+
+
 def read(folder: Path, name: str = "t") -> ReadPage:
     with gathered(folder) as site:
-        return ReadPage(task.render(site, task.task_record(site, name)))
+        return ReadPage(render(site, task.task_record(site, name)))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,7 @@ def test_the_data_names_every_trial_newest_first(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0, None))
     night(tmp_path, 2, (0.0,))
     with gathered(tmp_path) as site:
-        trials = script_value(task.data(site, task.task_record(site, "t")), "trials")
+        trials = script_value(task.data(task.task_record(site, "t"), site.history.trials_by_run("t")), "trials")
     assert [(each["run"], each["seed"], each["status"]) for each in trials] == [
         ("night-2", 0, "fail"),
         ("night-1", 0, "pass"),
@@ -191,8 +195,9 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0, 0.0), digest=HOSTILE, task=HOSTILE, model=HOSTILE)
     with gathered(tmp_path) as site:
         record = task.task_record(site, HOSTILE)
-        pages = [task.render(site, record), task.render_list([record])]
-        assert script_value(task.data(site, record), "trials")[0]["trial"] == trial_name(HOSTILE, 0)
+        pages = [render(site, record), task.render_list([record])]
+        data = task.data(record, site.history.trials_by_run(record.task))
+        assert script_value(data, "trials")[0]["trial"] == trial_name(HOSTILE, 0)
     for text in pages:
         page = ReadPage(text)
         assert not [attrs for tag, attrs in page.tags if tag == "img" or "onerror" in attrs]
@@ -206,4 +211,4 @@ def test_a_blank_name_is_replaced(tmp_path: Path) -> None:
     with gathered(tmp_path) as site:
         record = task.task_record(site, " ")
         assert "(no name)" in ReadPage(task.render_list([record])).words
-        assert "(no name)" in ReadPage(task.render(site, record)).words
+        assert "(no name)" in ReadPage(render(site, record)).words
