@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from harness.agent import Agent
 from harness.checkpoint import Conversation
@@ -70,51 +70,42 @@ async def _skills(place: Workplace, folder: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=False))
 
 
+@dataclass(eq=False)
 class ModelAgent:
     """A language model that works at a terminal; one instance per trial."""
 
-    why_anew = ""
-
-    def __init__(
-        self,
-        model: Model,
-        protocol: ActionProtocol,
-        limits: Limits,
-        *,
-        settling: Settling = "adaptive",
-        shell_mode: ShellMode = "persistent",
-        neutralise_special_tokens: bool = False,
-        approval: Approval | None = None,
-        name: str = "tbench",
-    ) -> None:
-        self.name = name
-        self._approval = approval
-        self._model = model
-        self._protocol = protocol.in_shell(shell_mode) if isinstance(protocol, BashProtocol) else protocol
-        self._limits = limits
-        self._settling = settling
-        self._spec = TerminalSpec(attended=not protocol.types_commands, shell_mode=shell_mode)
-        self._neutralise = neutralise_special_tokens
-        self._agent: Agent | None = None
+    model: Model
+    protocol: ActionProtocol
+    limits: Limits
+    _: KW_ONLY
+    settling: Settling = "adaptive"
+    shell_mode: ShellMode = "persistent"
+    neutralise_special_tokens: bool = False
+    approval: Approval | None = None
+    name: str = "tbench"
+    why_anew: ClassVar[str] = ""
+    _agent: Agent | None = field(default=None, init=False)
 
     async def work(self, place: Workplace) -> AgentReport:
-        with bind_trial(self._model) as model:
+        with bind_trial(self.model) as model:
             return await self._work_with(model, place)
 
     async def _work_with(self, model: Model, place: Workplace) -> AgentReport:
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.exclude_time(seconds))
+        protocol, mode = self.protocol, self.shell_mode
+        spec = TerminalSpec(attended=not protocol.types_commands, shell_mode=mode)
+        terminal = _terminal(place, spec, self.settling, on_outage=lambda seconds: agent.exclude_time(seconds))
         agent = self._agent = Agent(
             model,
             terminal,
-            self._protocol,
-            place.with_task_timeout(self._limits),
-            seeds=_seeds(place, self._model),
-            neutralise_special_tokens=self._neutralise,
+            protocol.in_shell(mode) if isinstance(protocol, BashProtocol) else protocol,
+            place.with_task_timeout(self.limits),
+            seeds=_seeds(place, self.model),
+            neutralise_special_tokens=self.neutralise_special_tokens,
             hide=place.sandbox.hide if isinstance(place.sandbox, HidesSecrets) else str,
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
             oversight=place.oversight,
-            approval=self._approval,
+            approval=self.approval,
             earlier=place.earlier._agent if isinstance(place.earlier, ModelAgent) else None,
             on_checkpoint=place.on_checkpoint,
             before=place.before,
@@ -127,53 +118,44 @@ class ModelAgent:
         return None if self._agent is None else self._agent.trajectory
 
 
+@dataclass(eq=False)
 class UserAgent:
     """A user's own agent, made anew for each trial, or for each step of a task with several."""
 
-    why_anew = "its state is in memory"
-
-    def __init__(
-        self,
-        make: Callable[[], CustomAgent],
-        model: Model | None,
-        limits: Limits,
-        *,
-        name: str,
-        settling: Settling = "adaptive",
-        shell_mode: ShellMode = "persistent",
-        acts_unseen: bool = False,
-        approval: Approval | None = None,
-    ) -> None:
-        """With `acts_unseen`, the agent is a program that acts itself, and may need `approval` (see CustomRun)."""
-        self.name = name
-        self._make = make
-        self._acts_unseen, self._approval = acts_unseen, approval
-        self._model = model
-        self._limits = limits
-        self._settling = settling
-        self._spec = TerminalSpec(attended=False, shell_mode=shell_mode)
-        self._run: CustomRun | None = None
+    make: Callable[[], CustomAgent]
+    model: Model | None
+    limits: Limits
+    _: KW_ONLY
+    name: str
+    settling: Settling = "adaptive"
+    shell_mode: ShellMode = "persistent"
+    acts_unseen: bool = False
+    """Whether the agent is a program that acts itself, and may need `approval` (see CustomRun)."""
+    approval: Approval | None = None
+    why_anew: ClassVar[str] = "its state is in memory"
+    _run: CustomRun | None = field(default=None, init=False)
 
     async def work(self, place: Workplace) -> AgentReport:
         try:
-            agent = self._make()
+            agent = self.make()
         except Exception as error:
             raise _user_error(crash_error(error)) from error
-        with contextlib.nullcontext() if self._model is None else bind_trial(self._model) as model:
+        with contextlib.nullcontext() if self.model is None else bind_trial(self.model) as model:
             return await self._work_with(agent, model, place)
 
     async def _work_with(self, agent: CustomAgent, model: Model | None, place: Workplace) -> AgentReport:
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.exclude_time(seconds))
+        spec = TerminalSpec(attended=False, shell_mode=self.shell_mode)
+        terminal = _terminal(place, spec, self.settling, on_outage=lambda seconds: run.exclude_time(seconds))
         run = self._run = CustomRun(
             agent,
             self.name,
             model,
             terminal,
-            place.with_task_timeout(self._limits),
-            seeds=_seeds(place, self._model),
-            acts_unseen=self._acts_unseen,
+            place.with_task_timeout(self.limits),
+            seeds=_seeds(place, self.model),
+            acts_unseen=self.acts_unseen,
             oversight=place.oversight,
-            approval=self._approval,
+            approval=self.approval,
             earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),

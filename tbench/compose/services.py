@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,23 +126,26 @@ class ServiceReader:
     def read(self, name: str, node: YamlNode) -> ReadService:
         notices = self._notices
         given = notices.table(node, keys.SERVICE, keys.SERVICE_IGNORED, keys.SERVICE_UNSUPPORTED)
-        depends_on, optional = self._depends_on(given.get("depends_on"))
-        aliases = self._links(given.get("links"))
+        depends_on, optional = _depends_on(given.get("depends_on"))
+        aliases = _links(given.get("links"))
         ports = read_ports(given["ports"], notices) if "ports" in given else ServicePorts()
         exposed = read_expose(given["expose"]) if "expose" in given else ()
         self._note_replicas(given)
+        has_build = "build" in given and not given["build"].is_null
         values: dict[str, Any] = {
+            **{key: parse(given[key]) for key, parse in _PARSERS.items() if key in given},
             "name": name,
             "depends_on": {**dict.fromkeys(aliases, "service_started"), **depends_on},
             "ports": tuple(dict.fromkeys((*ports.inside, *exposed))),
             "environment": self._environment(given),
-            **self._image(given),
-            **self._process(given),
-            **self._files(name, given),
-            **self._network(given),
-            **self._resources(given),
-            **self._privileges(given),
+            "build": self._build(given["build"]) if has_build else None,
+            "restart": self._restart(given),
         }
+        if "volumes" in given:
+            volumes = read_volumes(given["volumes"], name, self._folder, notices)
+            values |= {"mounts": volumes.mounts, "tmpfs": {**values.get("tmpfs", {}), **volumes.tmpfs}}
+        values |= {**self._network(given), **self._resources(given)}
+        self._check_privileges(given, values)
         return ReadService(
             Service(**values),
             published=ports.published,
@@ -151,18 +154,6 @@ class ServiceReader:
             has_profiles="profiles" in given and bool(given["profiles"].items()),
         )
 
-    # -- image and process -----------------------------------------------------------------------
-
-    def _image(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if "image" in given and not given["image"].is_null:
-            found["image"] = given["image"].text() or given["image"].fail("is empty")
-        if "build" in given and not given["build"].is_null:
-            found["build"] = self._build(given["build"])
-        if "platform" in given:
-            found["platform"] = given["platform"].text() or None
-        return found
-
     def _build(self, node: YamlNode) -> ImageBuild:
         if not node.is_mapping:
             return ImageBuild(self._context(node))
@@ -170,7 +161,7 @@ class ServiceReader:
         given = notices.table(node, keys.BUILD, keys.BUILD_IGNORED, keys.BUILD_UNSUPPORTED)
         if "dockerfile" in given and "dockerfile_inline" in given:
             node.fail("dockerfile and dockerfile_inline exclude each other; remove one of them")
-        args = self._pairs(given["args"]) if "args" in given else {}
+        args = _pairs(given["args"]) if "args" in given else {}
         context = self._context(given["context"]) if "context" in given else "."
         dockerfile = given["dockerfile"].text() if "dockerfile" in given else None
         if dockerfile is not None and self._folder.relative(f"{context}/{dockerfile}") is None:
@@ -196,26 +187,6 @@ class ServiceReader:
         is_below = inside is not None and not inside.startswith("..")
         return str(inside) if is_below else str((self._folder.path / text).resolve())
 
-    def _process(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
-        found: dict[str, Any] = {key: command_words(given[key]) for key in ("command", "entrypoint") if key in given}
-        found |= {
-            key: given[key].text()
-            for key in ("working_dir", "user", "hostname", "stop_signal")
-            if key in given and not given[key].is_null
-        }
-        found |= {key: given[key].boolean() for key in ("init", "tty", "stdin_open", "read_only") if key in given}
-        if "group_add" in given:
-            found["group_add"] = given["group_add"].texts()
-        if "labels" in given:
-            # tbench's own labels control cleaning.
-            labels = {key: value or "" for key, value in self._pairs(given["labels"]).items()}
-            found["labels"] = {key: value for key, value in labels.items() if not key.startswith("tbench.")}
-        if "restart" in given or "deploy" in given:
-            found["restart"] = self._restart(given)
-        if "healthcheck" in given:
-            found["healthcheck"] = self._healthcheck(given["healthcheck"])
-        return found
-
     def _restart(self, given: Mapping[str, YamlNode]) -> tuple[str, int]:
         if "restart" in given:
             policy, _, most = given["restart"].text().partition(":")
@@ -231,60 +202,7 @@ class ServiceReader:
         max_attempts = entries["max_attempts"].integer() if "max_attempts" in entries else 0
         return _RESTART_OF_DEPLOY[condition], max_attempts if condition == "on-failure" else 0
 
-    def _healthcheck(self, node: YamlNode) -> ServiceCheck:
-        times = {"interval", "timeout", "start_period", "start_interval"}
-        given = node.table({"test", "retries", "disable", *times})
-        if "disable" in given and given["disable"].boolean():
-            return ServiceCheck(("NONE",))
-        return ServiceCheck(
-            test=self._test(given["test"]) if "test" in given else (),
-            retries=given["retries"].integer() if "retries" in given else None,
-            **{f"{key}_sec": duration_sec(given[key]) for key in times if key in given},
-        )
-
-    @staticmethod
-    def _test(node: YamlNode) -> tuple[str, ...]:
-        if not node.is_list:
-            return ("CMD-SHELL", node.text())
-        test = node.texts()
-        if not test or test[0] not in ("CMD", "CMD-SHELL", "NONE"):
-            node.fail("has to begin with CMD, CMD-SHELL or NONE")
-        if (test[0] == "NONE") != (len(test) == 1) or (test[0] == "CMD-SHELL" and len(test) != 2):
-            node.fail(f"{test[0]} must be followed by {'nothing' if test[0] == 'NONE' else 'one script, or by words'}")
-        return test
-
-    # -- relations to other services -------------------------------------------------------------
-
-    @staticmethod
-    def _depends_on(node: YamlNode | None) -> tuple[dict[str, Condition], frozenset[str]]:
-        if node is None:
-            return {}, frozenset()
-        if not node.is_mapping:
-            return {item.name(): "service_started" for item in node.items()}, frozenset()
-        found: dict[str, Condition] = {}
-        optional = set()
-        for name, entry in node.mapping().items():
-            given = entry.table({"condition", "restart", "required"})
-            wanted = given["condition"].one_of(CONDITIONS) if "condition" in given else "service_started"
-            found[name] = next(condition for condition in CONDITIONS if condition == wanted)
-            if "required" in given and not given["required"].boolean():
-                optional.add(name)
-        return found, frozenset(optional)
-
-    @staticmethod
-    def _links(node: YamlNode | None) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for item in node.items() if node is not None else ():
-            name, _, alias = item.text().partition(":")
-            found[name] = (*found.get(name, ()), *((alias,) if alias else ()))
-        return found
-
     def _network(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if "dns" in given:
-            found["dns"] = given["dns"].texts()
-        if "extra_hosts" in given:
-            found["extra_hosts"] = self._extra_hosts(given["extra_hosts"])
         # Other services can use this name, too.
         more = (given["container_name"].name(),) if "container_name" in given else ()
         if more:
@@ -292,8 +210,8 @@ class ServiceReader:
         if (mode := given.get("network_mode")) is not None and not mode.is_null:
             if "networks" in given:
                 mode.fail("cannot be combined with networks; remove one of them")
-            return {**found, "network_mode": self._network_mode(mode)}
-        return {**found, "networks": self._networks(given.get("networks"), more)}
+            return {"network_mode": self._network_mode(mode)}
+        return {"networks": self._networks(given.get("networks"), more)}
 
     def _network_mode(self, node: YamlNode) -> str:
         mode = node.text()
@@ -315,51 +233,15 @@ class ServiceReader:
             found[name] = (*aliases, *own)
         return found
 
-    @staticmethod
-    def _extra_hosts(node: YamlNode) -> dict[str, str]:
-        if node.is_mapping:
-            return {name: entry.text() for name, entry in node.mapping().items()}
-        found = {}
-        for item in node.items():
-            name, separator, address = item.text().partition("=" if "=" in item.text() else ":")
-            if not separator:
-                item.fail(f"has to be HOST=ADDRESS (got {item.text()!r})")
-            found[name] = address
-        return found
-
-    # -- files, resources and privileges ---------------------------------------------------------
-
-    def _files(self, name: str, given: Mapping[str, YamlNode]) -> dict[str, Any]:
-        found: dict[str, Any] = {"tmpfs": read_tmpfs(given["tmpfs"]) if "tmpfs" in given else {}}
-        if "volumes" in given:
-            volumes = read_volumes(given["volumes"], name, self._folder, self._notices)
-            found |= {"mounts": volumes.mounts, "tmpfs": {**found["tmpfs"], **volumes.tmpfs}}
-        return found
-
     def _environment(self, given: Mapping[str, YamlNode]) -> dict[str, str]:
         found = read_variable_files(given["env_file"], self._folder, self._variables) if "env_file" in given else {}
-        for key, value in self._pairs(given["environment"]).items() if "environment" in given else ():
+        for key, value in _pairs(given["environment"]).items() if "environment" in given else ():
             if value is not None:
                 found[key] = value
             elif (
                 taken := self._variables.look_up(f"{given['environment'].key}.{key}", key, has_default=True)
             ) is not None:
                 found[key] = taken
-        return found
-
-    @staticmethod
-    def _pairs(node: YamlNode) -> dict[str, str | None]:
-        """Parse a mapping, or a list of `NAME=text`; a name without `=text` has the value None."""
-        found: dict[str, str | None] = {}
-        if node.is_mapping:
-            found = {name: None if entry.is_null else entry.text() for name, entry in node.mapping().items()}
-        else:
-            for item in node.items():
-                name, equals, text = item.text().partition("=")
-                found[name] = text if equals else None
-        for name, value in found.items():
-            if not name or "=" in name or "\0" in name + (value or ""):
-                node.fail(f"{name!r} is not a valid variable name")
         return found
 
     def _deploy(self, given: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
@@ -377,17 +259,10 @@ class ServiceReader:
             "memory_mb": size_bytes(memory) / (1 << 20) if memory is not None else 0,
             "pids_limit": max(pids.integer(-1), 0) if pids is not None else 0,  # -1 means no limit
         }
-        found: dict[str, Any] = {
+        return {
             "limits": {name: limit for name, limit in set_limits.items() if limit},
             "gpus": self._gpus(given, parts.get("reservations")),
         }
-        if "shm_size" in given:
-            found["shm_size"] = size_bytes(given["shm_size"])
-        if "ulimits" in given:
-            found["ulimits"] = {name: _ulimit(entry) for name, entry in given["ulimits"].mapping().items()}
-        if "sysctls" in given:
-            found["sysctls"] = {key: value or "" for key, value in self._pairs(given["sysctls"]).items()}
-        return found
 
     def _gpus(self, given: Mapping[str, YamlNode], reservations: YamlNode | None) -> int:
         ignored = dict.fromkeys(("cpus", "memory", "generic_resources"), "resources are limited, not reserved")
@@ -412,15 +287,11 @@ class ServiceReader:
             if node is not None and not node.is_null and node.integer() != 1:
                 self._notices.add_unsupported(node, f"{node.integer()} containers of a service")
 
-    def _privileges(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
+    def _check_privileges(self, given: Mapping[str, YamlNode], found: dict[str, Any]) -> None:
+        """Check the privileges among the values found, and record those that give access to the host."""
         notices = self._notices
-        found: dict[str, Any] = {
-            key: given[key].texts() for key in ("cap_drop", "security_opt", "devices") if key in given
-        }
-        found |= {key: given[key].text() for key in ("pid", "ipc", "userns_mode") if key in given}
-        if "privileged" in given and given["privileged"].boolean():
+        if found.get("privileged"):
             notices.add_host_access(given["privileged"])
-            found["privileged"] = True
         if found.get("devices"):
             notices.add_host_access(given["devices"], ", ".join(found["devices"]))
         found["cap_add"] = self._capabilities(given["cap_add"]) if "cap_add" in given else ()
@@ -429,15 +300,14 @@ class ServiceReader:
                 notices.add_host_access(given["security_opt"], option)
         for key in ("pid", "ipc", "userns_mode"):
             mode = found.get(key, "private")
-            if mode in ("host", "shareable") and not (key != "ipc" and mode == "shareable"):
-                if mode == "host":
-                    notices.add_host_access(given[key], mode)
-            elif mode.startswith(_NAMESPACES):
-                notices.add_unsupported(given[key], mode)
-                found[key] = "private"
-            elif mode != "private":
+            if mode == "host":
+                notices.add_host_access(given[key], mode)
+            elif mode == "private" or mode.startswith(_NAMESPACES):
+                if mode != "private":
+                    notices.add_unsupported(given[key], mode)
+                found[key] = None
+            elif mode != "shareable" or key != "ipc":
                 given[key].fail(f"unknown mode {mode!r}")
-        return {key: value for key, value in found.items() if value not in ("private", ())}
 
     def _capabilities(self, node: YamlNode) -> tuple[str, ...]:
         names = tuple(item.text().upper().removeprefix("CAP_") for item in node.items())
@@ -454,3 +324,105 @@ def _ulimit(node: YamlNode) -> tuple[int, int]:
     if "soft" not in given or "hard" not in given:
         node.fail("needs soft and hard")
     return given["soft"].integer(-1), given["hard"].integer(-1)
+
+
+def _pairs(node: YamlNode) -> dict[str, str | None]:
+    """Parse a mapping, or a list of `NAME=text`; a name without `=text` has the value None."""
+    found: dict[str, str | None] = {}
+    if node.is_mapping:
+        found = {name: None if entry.is_null else entry.text() for name, entry in node.mapping().items()}
+    else:
+        for item in node.items():
+            name, equals, text = item.text().partition("=")
+            found[name] = text if equals else None
+    for name, value in found.items():
+        if not name or "=" in name or "\0" in name + (value or ""):
+            node.fail(f"{name!r} is not a valid variable name")
+    return found
+
+
+def _texts_by_name(node: YamlNode) -> dict[str, str]:
+    return {key: value or "" for key, value in _pairs(node).items()}
+
+
+def _text_if_given(node: YamlNode) -> str | None:
+    return None if node.is_null else node.text()
+
+
+def _healthcheck(node: YamlNode) -> ServiceCheck:
+    times = {"interval", "timeout", "start_period", "start_interval"}
+    given = node.table({"test", "retries", "disable", *times})
+    if "disable" in given and given["disable"].boolean():
+        return ServiceCheck(("NONE",))
+    return ServiceCheck(
+        test=_test(given["test"]) if "test" in given else (),
+        retries=given["retries"].integer() if "retries" in given else None,
+        **{f"{key}_sec": duration_sec(given[key]) for key in times if key in given},
+    )
+
+
+def _test(node: YamlNode) -> tuple[str, ...]:
+    if not node.is_list:
+        return ("CMD-SHELL", node.text())
+    test = node.texts()
+    if not test or test[0] not in ("CMD", "CMD-SHELL", "NONE"):
+        node.fail("has to begin with CMD, CMD-SHELL or NONE")
+    if (test[0] == "NONE") != (len(test) == 1) or (test[0] == "CMD-SHELL" and len(test) != 2):
+        node.fail(f"{test[0]} must be followed by {'nothing' if test[0] == 'NONE' else 'one script, or by words'}")
+    return test
+
+
+def _depends_on(node: YamlNode | None) -> tuple[dict[str, Condition], frozenset[str]]:
+    if node is None:
+        return {}, frozenset()
+    if not node.is_mapping:
+        return {item.name(): "service_started" for item in node.items()}, frozenset()
+    found: dict[str, Condition] = {}
+    optional = set()
+    for name, entry in node.mapping().items():
+        given = entry.table({"condition", "restart", "required"})
+        wanted = given["condition"].one_of(CONDITIONS) if "condition" in given else "service_started"
+        found[name] = next(condition for condition in CONDITIONS if condition == wanted)
+        if "required" in given and not given["required"].boolean():
+            optional.add(name)
+    return found, frozenset(optional)
+
+
+def _links(node: YamlNode | None) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for item in node.items() if node is not None else ():
+        name, _, alias = item.text().partition(":")
+        found[name] = (*found.get(name, ()), *((alias,) if alias else ()))
+    return found
+
+
+def _extra_hosts(node: YamlNode) -> dict[str, str]:
+    if node.is_mapping:
+        return {name: entry.text() for name, entry in node.mapping().items()}
+    found = {}
+    for item in node.items():
+        name, separator, address = item.text().partition("=" if "=" in item.text() else ":")
+        if not separator:
+            item.fail(f"has to be HOST=ADDRESS (got {item.text()!r})")
+        found[name] = address
+    return found
+
+
+_PARSERS: Mapping[str, Callable[[YamlNode], Any]] = {
+    **dict.fromkeys(("command", "entrypoint"), command_words),
+    **dict.fromkeys(("working_dir", "user", "hostname", "stop_signal"), _text_if_given),
+    **dict.fromkeys(("init", "tty", "stdin_open", "read_only", "privileged"), YamlNode.boolean),
+    **dict.fromkeys(("group_add", "dns", "cap_drop", "security_opt", "devices"), YamlNode.texts),
+    **dict.fromkeys(("pid", "ipc", "userns_mode"), YamlNode.text),
+    "image": lambda node: None if node.is_null else node.text() or node.fail("is empty"),
+    "platform": lambda node: node.text() or None,
+    # tbench's own labels control cleaning.
+    "labels": lambda node: {k: v for k, v in _texts_by_name(node).items() if not k.startswith("tbench.")},
+    "healthcheck": _healthcheck,
+    "extra_hosts": _extra_hosts,
+    "tmpfs": read_tmpfs,
+    "shm_size": size_bytes,
+    "ulimits": lambda node: {name: _ulimit(entry) for name, entry in node.mapping().items()},
+    "sysctls": _texts_by_name,
+}
+"""Parsers of keys whose values have nothing to do with those of others."""

@@ -88,7 +88,7 @@ def test_the_terminal_gets_the_shell_state(own: str, state: ShellMode) -> None:
     endpoint: Any = ScriptedModel([])
     for made in (setup(own, shell_state=state), setup(protocol="bash-block", shell_state=state)):
         agent: Any = made.maker(endpoint)()
-        assert agent._spec.shell_mode == state
+        assert agent.shell_mode == state
 
 
 # -- a user's own agent ----------------------------------------------------------------------------

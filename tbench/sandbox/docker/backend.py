@@ -21,7 +21,7 @@ from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import engine_errors, ensure_scratch_image, lacks_quota, run_helper
+from tbench.sandbox.docker.create import engine_errors, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.manifest import describe_pulls, free_bytes
@@ -204,11 +204,8 @@ class DockerBackend:
         """Parse the CPU numbers that containers may use, and test whether pinning works. Raises UsageError."""
         try:
             numbers = parse_ranges(cpuset)
-            scratch = await ensure_scratch_image(self._engine)
-            seen = await run_helper(
-                self._engine, scratch, self._tools_volume, READ_LIMITS, labels=self._labels, network_mode="none",
-                cpuset_cpus=str(numbers[0]),
-            )  # fmt: skip
+            where = {"network_mode": "none", "cpuset_cpus": str(numbers[0])}
+            seen = await run_helper(self._engine, self._tools_volume, READ_LIMITS, labels=self._labels, **where)
         except (EngineError, ValueError, LookupError) as error:
             raise UsageError(f"--pin-cpus: the CPUs of {self.name} cannot be determined: {error}") from error
         is_pinned = read_limits(seen).get("cpuset") == str(numbers[0])
@@ -528,8 +525,7 @@ class DockerBackend:
         async with self._finding_addresses:
             if not self._closed_to:
                 try:
-                    scratch = await ensure_scratch_image(self._engine)
-                    host = await host_addresses(self._engine, scratch, self._tools_volume, self._labels)
+                    host = await host_addresses(self._engine, self._tools_volume, self._labels)
                     found = [await endpoint_addresses(url) for url in self._settings.endpoints]
                     self._closed_to = (*host, *(address for addresses in found for address in addresses))
                 except (EngineError, UsageError) as error:

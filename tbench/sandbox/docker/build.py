@@ -9,6 +9,8 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
@@ -18,8 +20,10 @@ from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.sdk import with_parameters
 from tbench.sandbox.dockerfile import directive, without_syntax
+from tbench.sandbox.owner import LABEL_SHARED
 from tbench.text import one_line
 
+_OWN_SEC = 1800.0
 _ATTEMPTS = 3
 """Attempts at a build whose cached images are removed meanwhile."""
 _TRACE = "moby.buildkit.trace"
@@ -92,6 +96,12 @@ def build(
             raise
         log.append(f"{error}; building with the engine's own frontend instead\n")
         attempt(replace(context, text=without_syntax(context.text), is_edited=True))
+
+
+async def build_own(engine: Engine, recipe: Path, tag: str, kind: str, log: list[str]) -> None:
+    """Build an image of tbench's own from its folder in images/. Raises BuildFailed, TimeoutError, EngineError."""
+    building = partial(build, limit_sec=_OWN_SEC, labels={LABEL_SHARED: kind}, log=log)
+    await engine.call(building, engine.api, BuildContext.for_folder(recipe), tag, deadline_sec=_OWN_SEC + 30)
 
 
 def _lacks_frontend(dockerfile: str, error: str) -> bool:

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.removing import force_remove, remove, remove_unless_in_use
-from tbench.sandbox.leftovers import Cleaned, Leftover, Reaped, Scope, in_scope, reaped, with_reason_to_keep
+from tbench.sandbox.docker.removing import ORDER, force_remove, remove, remove_unless_in_use
+from tbench.sandbox.leftovers import Cleaned, Kind, Leftover, Reaped, Scope, in_scope, reaped, with_reason_to_keep
 from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
@@ -54,7 +54,7 @@ async def remove_leftovers(engine: Engine) -> Reaped:
     cleaned, found = Cleaned(), list[Leftover]()
     try:
         async with asyncio.timeout(_REAP_SEC):
-            listed = await asyncio.gather(*(list_kind(engine, Scope()) for list_kind in _RUN_LISTERS))
+            listed = await asyncio.gather(*(_list_of_runs(engine, Scope(), *each) for each in _MADE_BY_RUNS))
             found = [item for items in listed for item in items]
             await _remove(engine, [item for item in found if not item.why_kept], cleaned)
     except (EngineError, TimeoutError) as error:
@@ -66,8 +66,8 @@ async def remove_leftovers(engine: Engine) -> Reaped:
 async def _find(engine: Engine, scope: Scope, cleaned: Cleaned) -> list[Leftover]:
     """List all leftovers in the order of their removal, containers first."""
     found: list[Leftover] = []
-    for list_kind in _RUN_LISTERS:
-        found += await _list_or_report(list_kind(engine, scope), cleaned)
+    for each in _MADE_BY_RUNS:
+        found += await _list_or_report(_list_of_runs(engine, scope, *each), cleaned)
     if scope.run is not None:
         return found
     shared = [*await _list_or_report(_list_images(engine, scope), cleaned)]
@@ -92,78 +92,62 @@ def is_kept(container: Mapping[str, Any]) -> bool:
     return any(name.lstrip("/").startswith(KEPT_PREFIX) for name in container.get("Names") or ())
 
 
-async def _list_containers(engine: Engine, scope: Scope) -> list[Leftover]:
-    """List containers of trials, and helpers that fill volumes."""
-    api = engine.api
-    found: dict[str, Leftover] = {}
-    for label in (LABEL_RUN, LABEL_SHARED):
-        for container in await engine.call(api.containers, all=True, filters={"label": label}):
-            labels = container["Labels"] or {}
-            whose = f"of run {labels[LABEL_RUN]}" if LABEL_RUN in labels else "that filled a volume"
-            description = f"container {container['Id'][:12]} {whose}"
-            item = Leftover("container", container["Id"], description, labels.get(LABEL_RUN, ""))
-            found.setdefault(container["Id"], with_reason_to_keep(item, labels, scope, kept=is_kept(container)))
-    return in_scope(found.values(), scope)
+async def list_labelled(engine: Engine, kind: Kind, *labels: str) -> list[dict[str, Any]]:
+    """List what the engine has of one kind with all these labels, KEY or KEY=VALUE. Raises EngineError."""
+    more: dict[str, Any] = {"all": True} if kind == "container" else {}
+    found: Any = await engine.call(getattr(engine.api, f"{kind}s"), filters={"label": [*labels]}, **more)
+    return found["Volumes"] or [] if kind == "volume" else list(found)
 
 
-async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
-    api = engine.api
+_MADE_BY_RUNS: tuple[tuple[Kind, str], ...] = (
+    ("container", LABEL_RUN),
+    ("container", LABEL_SHARED),
+    ("network", LABEL_RUN),
+    ("volume", LABEL_RUN),
+    # By a separate label: a user's own commit of a trial's container inherits the other ones.
+    ("image", LABEL_SNAPSHOT),
+)
+"""Kinds and labels of what runs leave behind; the shared containers are helpers that fill volumes."""
+
+
+async def _list_of_runs(engine: Engine, scope: Scope, kind: Kind, label: str) -> list[Leftover]:
     found = []
-    for network in await engine.call(api.networks, filters={"label": LABEL_RUN}):
-        labels = network["Labels"] or {}
+    for thing in await list_labelled(engine, kind, label):
+        labels = thing["Labels"] or {}
+        if label == LABEL_SHARED and LABEL_RUN in labels:
+            continue  # a trial's container, whose image is shared
         run = labels.get(LABEL_RUN, "")
-        item = Leftover("network", network["Id"], f"network {network['Name']} of run {run}", run)
-        found.append(with_reason_to_keep(item, labels, scope, kept=False))
+        whose = "that filled a volume" if label == LABEL_SHARED else f"of run {run}"
+        kept = kind == "image" or (kind == "container" and is_kept(thing))
+        for identity, name in _identities(kind, thing, "snapshot" if kind == "image" else kind):
+            item = Leftover(kind, identity, f"{name} {whose}", run)
+            found.append(with_reason_to_keep(item, labels, scope, kept=kept))
     return in_scope(found, scope)
 
 
-async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
-    """List volumes of trials' services."""
-    found = []
-    for volume in (await engine.call(engine.api.volumes, filters={"label": LABEL_RUN}))["Volumes"] or []:
-        labels = volume["Labels"] or {}
-        run = labels.get(LABEL_RUN, "")
-        item = Leftover("volume", volume["Name"], f"volume {volume['Name']} of run {run}", run)
-        found.append(with_reason_to_keep(item, labels, scope, kept=False))
-    return in_scope(found, scope)
-
-
-async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
-    """List images committed from trials, by a separate label: a user's own commit inherits the other labels."""
-    found = []
-    for image in await engine.call(engine.api.images, filters={"label": LABEL_SNAPSHOT}):
-        labels = image["Labels"] or {}
-        for name in _names(image):
-            run = labels.get(LABEL_RUN, "")
-            item = Leftover("image", name, f"snapshot {_short(name)} of run {run}", run)
-            found.append(with_reason_to_keep(item, labels, scope, kept=True))
-    return in_scope(found, scope)
-
-
-_RUN_LISTERS = (_list_containers, _list_networks, _list_volumes, _list_snapshots)
+def _identities(kind: Kind, thing: dict[str, Any], what: str) -> list[tuple[str, str]]:
+    """Return identity and description of a thing in the engine's list; an image has those of each of its names."""
+    if kind == "image":
+        return [(name, f"{what} {_short(name)}") for name in _tags(thing) or [thing["Id"]]]
+    name = thing["Id"][:12] if kind == "container" else thing["Name"]
+    return [(thing["Name"] if kind == "volume" else thing["Id"], f"{what} {name}")]
 
 
 async def _list_shared(engine: Engine) -> list[Leftover]:
     """List the bridge and the tools volumes."""
-    labelled = {"label": LABEL_SHARED}
-    networks = await engine.call(engine.api.networks, filters=labelled)
-    volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
-    return [Leftover("network", network["Id"], f"network {network['Name']}") for network in networks] + [
-        Leftover("volume", volume["Name"], f"volume {volume['Name']}") for volume in volumes
-    ]
+    kinds: tuple[Kind, ...] = ("network", "volume")
+    listed = [(kind, each) for kind in kinds for each in await list_labelled(engine, kind, LABEL_SHARED)]
+    return [Leftover(kind, *identity) for kind, each in listed for identity in _identities(kind, each, kind)]
 
 
 async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
     """List images built by tbench: with `everything` all, otherwise nameless ones, which a later build has replaced."""
-    found: dict[str, Leftover] = {}
-    for label in (LABEL_SHARED, LABEL_IMAGE):
-        for image in await engine.call(engine.api.images, filters={"label": label}):
-            if (image["Labels"] or {}).get(LABEL_SNAPSHOT):
-                continue  # a snapshot inherits the labels of its image
-            if scope.everything or not _tags(image):
-                for name in _names(image):
-                    found.setdefault(name, Leftover("image", name, f"image {_short(name)}"))
-    return list(found.values())
+    listed = [each for label in (LABEL_SHARED, LABEL_IMAGE) for each in await list_labelled(engine, "image", label)]
+    # A snapshot inherits the labels of its image.
+    own = [each for each in listed if not (each["Labels"] or {}).get(LABEL_SNAPSHOT)]
+    chosen = [each for each in own if scope.everything or not _tags(each)]
+    named = dict(identity for each in chosen for identity in _identities("image", each, "image"))
+    return [Leftover("image", *identity) for identity in named.items()]
 
 
 async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dry_run: bool = False) -> None:
@@ -180,7 +164,7 @@ async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dr
         else:
             cleaned.failed.append(f"{item.description}: {trouble}")
 
-    for kind in ("container", "network", "volume", "image"):
+    for kind in ORDER:
         await asyncio.gather(*(remove_one(item) for item in items if item.kind == kind))
 
 
@@ -198,11 +182,6 @@ async def _try_to_remove(engine: Engine, item: Leftover) -> str:
 
 def _tags(image: dict[str, Any]) -> list[str]:
     return [tag for tag in image["RepoTags"] or [] if tag != "<none>:<none>"]
-
-
-def _names(image: dict[str, Any]) -> list[str]:
-    """Return the names of an image, or its id if it has none."""
-    return _tags(image) or [image["Id"]]
 
 
 def _short(name: str) -> str:
@@ -228,11 +207,8 @@ def remove_in_child(
 
 async def remove_containers_of_owner(owner_label: str, engine: Engine) -> None:
     """Remove containers, networks and volumes with an owner label, in several searches. Raises EngineError."""
-    owned = {"label": f"{LABEL_OWNER}={owner_label}"}
     for _ in range(_SEARCHES):
-        found = await engine.call(engine.api.containers, all=True, filters=owned)
-        await asyncio.gather(*(force_remove(engine, each["Id"]) for each in found if not is_kept(each)))
-        await _remove_networks_and_volumes(engine, owned)
+        await _remove_labelled(engine, f"{LABEL_OWNER}={owner_label}")
         await asyncio.sleep(_BETWEEN_SEARCHES_SEC)
 
 
@@ -241,21 +217,19 @@ async def remove_own(engine: Engine, run: str) -> int:
 
     Returns the number of containers removed. Raises EngineError.
     """
-    own = {"label": [f"{LABEL_OWNER}={engine.owner}", f"{LABEL_RUN}={run}"]}
-    listed = await engine.call(engine.api.containers, all=True, filters=own)
-    found = [each["Id"] for each in listed if not is_kept(each)]
-    await asyncio.gather(*(force_remove(engine, each) for each in found))
-    await _remove_networks_and_volumes(engine, own)
+    found = await _remove_labelled(engine, f"{LABEL_OWNER}={engine.owner}", f"{LABEL_RUN}={run}")
     return sum(("container", each) not in engine.refused for each in found)
 
 
-async def _remove_networks_and_volumes(engine: Engine, owned: Mapping[str, Any]) -> None:
-    networks = await engine.call(engine.api.networks, filters=owned)
-    volumes = (await engine.call(engine.api.volumes, filters=owned))["Volumes"] or []
-    for network in networks:
+async def _remove_labelled(engine: Engine, *labels: str) -> list[str]:
+    """Remove containers, networks and volumes that have all these labels; returns the ids of the containers."""
+    found = [each["Id"] for each in await list_labelled(engine, "container", *labels) if not is_kept(each)]
+    await asyncio.gather(*(force_remove(engine, each) for each in found))
+    for network in await list_labelled(engine, "network", *labels):
         await remove_unless_in_use(engine, "network", network["Id"])  # kept containers may use it
-    for volume in volumes:
+    for volume in await list_labelled(engine, "volume", *labels):
         await remove_unless_in_use(engine, "volume", volume["Name"])
+    return found
 
 
 if __name__ == "__main__":

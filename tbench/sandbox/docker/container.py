@@ -350,7 +350,8 @@ class Container(BaseContainer[Recipe]):
 
     async def _run_helper(self, script: str, **host_config: Any) -> None:
         recipe = self._recipe
-        await run_helper(self._engine, self._image.id, recipe.tools_volume, script, labels=recipe.labels, **host_config)
+        image = self._image.id
+        await run_helper(self._engine, recipe.tools_volume, script, labels=recipe.labels, image=image, **host_config)
 
     async def remove(self) -> None:
         removing = [force_remove(self._engine, self.container_id)]
@@ -370,13 +371,8 @@ async def _await_all(*doing: Awaitable[None]) -> None:
 async def _is_running(sandbox: Sandbox) -> bool:
     assert isinstance(sandbox, Container)
     with engine_errors("inspecting a container", "engine_unreachable"):
-        try:
-            state = await sandbox._engine.call(sandbox._engine.api.inspect_container, sandbox.container_id)
-        except EngineError as error:
-            if error.status == 404:
-                return False
-            raise
-    return bool(state["State"]["Running"])
+        state = await sandbox._engine.find(sandbox._engine.api.inspect_container, sandbox.container_id)
+    return state is not None and bool(state["State"]["Running"])
 
 
 def _held_mb(memory: Mapping[str, Any]) -> float:

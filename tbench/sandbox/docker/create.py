@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -229,25 +229,58 @@ async def last_output(engine: Engine, container: str) -> bytes:
     return printed[-_LOG_BYTES:]
 
 
+async def start_init(engine: Engine, tools_volume: str, labels: Mapping[str, str], **host_config: Any) -> str:
+    """Start a container in which only our init runs; returns its id. Raises TrialError, EngineError."""
+    config = engine.api.create_host_config(binds=[f"{tools_volume}:{TOOLS}:ro"], cap_drop=["ALL"], **host_config)
+    image = await ensure_scratch_image(engine)
+    arguments = {"image": image, "entrypoint": [f"{TOOLS}/bin/init"], "command": [], "labels": dict(labels)}
+    container = await create(engine, {**arguments, "host_config": config})
+    try:
+        await engine.call(engine.api.start, container)
+    except BaseException:
+        await asyncio.shield(force_remove(engine, container))
+        raise
+    return container
+
+
+@contextlib.asynccontextmanager
+async def copying_container(
+    engine: Engine, labels: Mapping[str, str], *, image: str | None = None, binds: Sequence[str] = ()
+) -> AsyncIterator[str]:
+    """Create a container for the block without starting it: the engine mounts its volumes for copying anyway.
+
+    Without `image` it is empty. Raises TrialError, EngineError.
+    """
+    config: dict[str, Any] = {"image": image, "labels": dict(labels)}
+    if image is None:
+        config |= {"image": await ensure_scratch_image(engine), "command": ["nothing"]}
+    config["host_config"] = engine.api.create_host_config(binds=list(binds), network_mode="none")
+    container = await create(engine, config)
+    try:
+        yield container
+    finally:
+        await force_remove(engine, container)
+
+
 async def run_helper(
     engine: Engine,
-    image_id: str,
     tools_volume: str,
     script: str,
     *,
     labels: Mapping[str, str],
+    image: str | None = None,
     shell: Sequence[str] = (BUSYBOX, "sh"),
     binds: Sequence[str] = (),
     **host_config: Any,
 ) -> str:
     """Run `script` as root in a new container and return its output.
 
-    By default the shell is that of the tools volume, and nothing of the image runs. Raises EngineError, also if the
-    script fails.
+    By default the image is empty, and the shell that of the tools volume. With the latter nothing of the image runs.
+    Raises EngineError, also if the script fails.
     """
     binds = binds or [f"{tools_volume}:{TOOLS}:ro"]
     arguments: dict[str, Any] = {
-        "image": image_id,
+        "image": image or await ensure_scratch_image(engine),
         "entrypoint": [*shell, "-c", script],
         "command": [],
         "user": "0",
@@ -299,12 +332,10 @@ async def ensure_scratch_image(engine: Engine) -> str:
     Raises EngineError.
     """
     name = _SCRATCH_IMAGE
-    try:
-        return str((await engine.call(engine.api.inspect_image, name))["Id"])
-    except EngineError as error:
-        if error.status != 404:
-            raise
-    # Name with tag: Podman ignores a separate tag.
-    changes = [f"LABEL {LABEL_SHARED}=nothing"]
-    await engine.call(engine.api.import_image_from_data, _EMPTY_TAR, repository=name, changes=changes, again=True)
-    return str((await engine.call(engine.api.inspect_image, name))["Id"])
+    found: Any = await engine.find(engine.api.inspect_image, name)
+    if found is None:
+        # Name with tag: Podman ignores a separate tag.
+        changes = [f"LABEL {LABEL_SHARED}=nothing"]
+        await engine.call(engine.api.import_image_from_data, _EMPTY_TAR, repository=name, changes=changes, again=True)
+        found = await engine.call(engine.api.inspect_image, name)
+    return str(found["Id"])

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -194,40 +194,29 @@ class PullStream:
     """May be called from another thread while one waits for a message. Never raises."""
 
 
+@dataclass(eq=False)
 class Engine:
     """A connection to Docker, or to Podman's Docker-compatible socket."""
 
-    def __init__(
-        self,
-        api: docker.APIClient,
-        executor: Executor,
-        info: EngineInfo,
-        *,
-        outage_sec: float = OUTAGE_SEC,
-        is_forwarded: bool = False,
-        owner: str = "",
-        forward: TlsForward | None = None,
-        search: Search | None = None,
-    ) -> None:
-        """`is_forwarded`: the socket leads to another machine; `owner`: owner label of all that is created.
-
-        `forward` leads to that machine, and is closed with the engine. `search` is the search that has
-        found the engine; None if the address was given.
-        """
-        self.api = api
-        self.info = info
-        self.outage_sec = outage_sec
-        """Seconds to wait when the engine does not answer."""
-        self.owner = owner or owner_of_this_process()
-        self.refused: dict[tuple[str, str], RefusedRemoval] = {}
-        """Removals to try again, by kind and name."""
-        self.calls: Counter[str] = Counter()
-        """Number of calls by name."""
-        self._executor = executor
-        self._is_forwarded = is_forwarded
-        self._is_given_up = False
-        self._forward = forward
-        self.search = search
+    api: docker.APIClient
+    executor: Executor
+    info: EngineInfo
+    _: KW_ONLY
+    outage_sec: float = OUTAGE_SEC
+    """Seconds to wait when the engine does not answer."""
+    is_forwarded: bool = False
+    """Whether the socket leads to another machine."""
+    owner: str = field(default_factory=owner_of_this_process)
+    """Owner label of all that is created."""
+    forward: TlsForward | None = None
+    """Forward to that machine, which is closed with the engine."""
+    search: Search | None = None
+    """The search that has found the engine; None if the address was given."""
+    refused: dict[tuple[str, str], RefusedRemoval] = field(default_factory=dict)
+    """Removals to try again, by kind and name."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Number of calls by name."""
+    _is_given_up: bool = False
 
     @property
     def variables(self) -> dict[str, str]:
@@ -242,7 +231,7 @@ class Engine:
     @property
     def is_local(self) -> bool:
         """Whether the engine runs on this machine, with the same paths as this process."""
-        if self._is_forwarded:
+        if self.is_forwarded:
             return False
         return self.info.name == socket.gethostname() and self.api.base_url.startswith(
             ("http+docker://", "http+unix://")
@@ -296,7 +285,7 @@ class Engine:
             info,
             outage_sec=outage_sec,
             is_forwarded=is_forwarded,
-            owner=owner,
+            owner=owner or owner_of_this_process(),
             forward=forward,
             search=search,
         )
@@ -307,7 +296,7 @@ class Engine:
 
         Then load and memory are shared, but not necessarily paths, since this process may itself be in a container.
         """
-        if self._is_forwarded:
+        if self.is_forwarded:
             return False
         # The SDK's name for a local socket.
         return self.api.base_url.startswith("http+docker://localhost") and self.info.kernel == platform.release()
@@ -341,6 +330,15 @@ class Engine:
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
+    async def find(self, function: Callable[..., T], *args: Any, **options: Any) -> T | None:
+        """Make a call as `call` does; returns None if the engine does not have the object. Raises EngineError."""
+        try:
+            return await self.call(function, *args, **options)
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def _call_once(
         self,
         function: Callable[..., T],
@@ -351,7 +349,7 @@ class Engine:
     ) -> T:
         name = _name(function)
         self.calls[name] += 1
-        running = self._executor.submit(function, *args, **kwargs)
+        running = self.executor.submit(function, *args, **kwargs)
         try:
             async with asyncio.timeout(deadline_sec):
                 return await asyncio.wrap_future(running)
@@ -413,8 +411,8 @@ class Engine:
         """Close the connections without waiting for calls in progress."""
         with contextlib.suppress(Exception):
             self.api.close()
-        if self._forward is not None:
-            self._forward.close()
+        if self.forward is not None:
+            self.forward.close()
 
 
 def _tls_forward(environment: dict[str, str]) -> TlsForward | None:

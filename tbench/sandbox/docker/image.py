@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -54,42 +54,28 @@ ClosedNetwork = Callable[[], AbstractAsyncContextManager[str]]
 """Makes a network for one build that cannot reach the engine's host; yields its name on the engine."""
 
 
+@dataclass(kw_only=True)
 class Images:
     """Provides the image of each task; trials of the same task wait for a single build."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        build: bool = False,
-        no_build_cache: bool = False,
-        pull: PullChoice = "missing",
-        pulls: Pulls | None = None,
-        free_mb: float = FREE_MB,
-        log_dir: Path | None = None,
-        say: Callable[[str], None] = lambda _: None,
-        closed_network: ClosedNetwork | None = None,
-        proxy: ContainerProxy = WITHOUT_PROXY,
-        made: set[str] | None = None,
-    ) -> None:
-        """`made` collects the ids of images that are pulled or built, and may hold those of earlier runs.
+    engine: Engine = field(kw_only=False)
+    build: bool = False
+    """Whether images with a Dockerfile are built even if they are published."""
+    no_build_cache: bool = False
+    """Whether builds ignore existing images and the engine's cache."""
+    pull: PullChoice = "missing"
+    pulls: Pulls | None = None
+    free_mb: float = FREE_MB
+    log_dir: Path | None = None
+    say: Callable[[str], None] = lambda _: None
+    closed_network: ClosedNetwork | None = None
+    """Network that all builds use; Dockerfiles that would bypass it are refused."""
+    proxy: ContainerProxy = WITHOUT_PROXY
+    made: set[str] = field(default_factory=set)
+    """Collects the ids of images that are pulled or built, and may hold those of earlier runs."""
 
-        With `closed_network` all builds use such a network, and Dockerfiles that would bypass it are refused.
-
-        `build`: images with a Dockerfile are built even if they are published; `no_build_cache`: builds ignore existing
-        images and the engine's cache.
-        """
-        self._engine = engine
-        self._force_build = build
-        self._no_cache = no_build_cache
-        self._pull = pull
-        self._pulls = pulls or Pulls(engine, say=say)
-        self._free_mb = free_mb
-        self._log_dir = log_dir
-        self._say = say
-        self._closed_network = closed_network
-        self._proxy = proxy
-        self._made = set() if made is None else made
+    def __post_init__(self) -> None:
+        self._pulls = self.pulls or Pulls(self.engine, say=self.say)
         self._locks: dict[_Key, asyncio.Lock] = {}
         self._ready: dict[_Key, Image] = {}
         self._failed: dict[_Key, TrialError] = {}
@@ -120,7 +106,7 @@ class Images:
                         self._failed[key] = error
                     raise
                 if image.origin is not None and image.origin.how in ("pulled", "built"):
-                    self._made.add(image.id)
+                    self.made.add(image.id)
             return self._ready[key]
 
     async def _resolve(self, environment: Environment) -> Image:
@@ -134,7 +120,7 @@ class Images:
         tag = await asyncio.to_thread(build_tag_if_unchanged, environment)
         if not self._rebuilds and (image := await self.find(tag)) is not None:
             return image.built("present")
-        if self._closed_network is not None:
+        if self.closed_network is not None:
             await self._require_closable(environment)
         async with self._building:
             await self._need_space(environment)
@@ -142,12 +128,12 @@ class Images:
 
     def _is_built(self, environment: Environment) -> bool:
         """Whether the image is built even if it is published."""
-        return self._force_build and environment.can_be_built
+        return self.build and environment.can_be_built
 
     @property
     def _rebuilds(self) -> bool:
         """Whether images are built even if they exist."""
-        return self._force_build or self._no_cache
+        return self.build or self.no_build_cache
 
     async def _require_closable(self, environment: Environment) -> None:
         """Check that the task's build cannot bypass its network. Raises TrialError."""
@@ -187,7 +173,7 @@ class Images:
 
     async def to_pull(self, environments: Iterable[Environment]) -> list[ImageName]:
         """Return the published images that `get` would pull; empty if the engine fails to answer."""
-        if self._pull == "never":
+        if self.pull == "never":
             return []
         named = {each.settings.docker_image for each in environments if not self._is_built(each)}
         names = [ImageName.parse(each) for each in sorted(filter(None, named))]
@@ -204,7 +190,7 @@ class Images:
             name = ImageName.parse(published)
             if not self._always_pulls(name) and await self.find_published(name):
                 return "present"
-            if self._pull != "never":
+            if self.pull != "never":
                 return "to be pulled"  # if the pull fails, it is built
             if not environment.can_be_built:
                 return "unavailable"
@@ -213,23 +199,22 @@ class Images:
 
     async def _need_space(self, environment: Environment) -> None:
         """Check the free space of the engine's disk, if it is known. Raises TrialError(image_no_space)."""
-        free = await free_bytes(self._engine)
-        if free is not None and free / (1 << 20) < self._free_mb:
+        free = await free_bytes(self.engine)
+        if free is not None and free / (1 << 20) < self.free_mb:
             raise TrialError(
                 "image_no_space",
-                f"{environment.name}: {self._engine.info.root} has only {free / (1 << 20):.0f} MB free, less than "
-                f"{self._free_mb:.0f}: make room with 'tbench clean --all' and 'docker system prune'",
+                f"{environment.name}: {self.engine.info.root} has only {free / (1 << 20):.0f} MB free, less than "
+                f"{self.free_mb:.0f}: make room with 'tbench clean --all' and 'docker system prune'",
             )
 
     async def find(self, reference: str) -> Image | None:
         """Find an image by name or id; None if the engine does not have it."""
         try:
-            return Image.from_inspection(reference, await self._engine.call(self._engine.api.inspect_image, reference))
+            found = await self.engine.find(self.engine.api.inspect_image, reference)
         except EngineError as error:
-            if error.status == 404:
-                return None
             kind = "engine_unreachable" if error.status is None else "image_unavailable"
             raise TrialError(kind, f"{reference}: {error}", stage=Stage.IMAGE) from error
+        return None if found is None else Image.from_inspection(reference, found)
 
     async def find_published(self, name: ImageName) -> Image | None:
         """Find a published image; a pinned one has to have its digest."""
@@ -240,14 +225,14 @@ class Images:
 
     def _always_pulls(self, name: ImageName) -> bool:
         """Whether to pull the image even if it exists, since the registry may have a newer one."""
-        return self._pull == "always" and name.digest is None
+        return self.pull == "always" and name.digest is None
 
     async def _as_published(self, name: ImageName, environment: Environment) -> Image | None:
         """Find or pull a published image; None if it has to be built instead. Raises TrialError."""
         found = await self.find_published(name)
         if found is not None and not self._always_pulls(name):
             return found.as_published("present")
-        if self._pull == "never":
+        if self.pull == "never":
             self._build_instead(name, environment, "is not on the engine, and --pull never forbids pulling it")
             return None
         await self._need_space(environment)
@@ -281,13 +266,13 @@ class Images:
         elif name.registry not in self._reported_away:
             self._reported_away.add(name.registry)
             why = one_line(failed.engine_message, 200)
-            self._say(f"registry {name.registry} cannot be reached ({why}); images are built instead")
+            self.say(f"registry {name.registry} cannot be reached ({why}); images are built instead")
 
     def _build_instead(self, name: ImageName, environment: Environment, why: str) -> None:
         if not environment.can_be_built:
             raise TrialError("image_unavailable", f"{environment.name}: {name.display_name} {why}; {_NO_DOCKERFILE}")
         other = ", which will differ from the pinned image" if name.digest else ""
-        self._say(f"{environment.name}: {name.display_name} {why}; building instead{other}")
+        self.say(f"{environment.name}: {name.display_name} {why}; building instead{other}")
 
     def _forget(self, key: _Key, image: Image) -> None:
         """Mark the image as missing from the engine."""
@@ -297,7 +282,7 @@ class Images:
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
         """Return the environment's image if this command pulled or built it and none of the `others` needs it."""
         image = self._ready.get(_key(environment))
-        if image is None or image.id not in self._made:
+        if image is None or image.id not in self.made:
             return None
         published = environment.settings.docker_image
 
@@ -311,15 +296,15 @@ class Images:
     async def drop(self, environment: Environment, image: Image) -> int:
         """Remove an image unless a container or another name needs it. Returns the bytes freed. Never raises."""
         self._forget(_key(environment), image)
-        await remove_unless_in_use(self._engine, "image", ImageName.parse(image.reference).reference)
+        await remove_unless_in_use(self.engine, "image", ImageName.parse(image.reference).reference)
         try:
             return image.size if await self.find(image.id) is None else 0
         except TrialError:
             return 0
 
     async def _build(self, environment: Environment, tag: str) -> Image:
-        self._say(f"{environment.name}: building its image")
-        async with self._closed_network() if self._closed_network else nullcontext() as network:
+        self.say(f"{environment.name}: building its image")
+        async with self.closed_network() if self.closed_network else nullcontext() as network:
             await self._build_on(network, environment, tag)
         if (image := await self.find(tag)) is None:
             raise TrialError("image_unavailable", f"{environment.name}: the build ended but left no image {tag}")
@@ -327,7 +312,7 @@ class Images:
 
     async def _build_on(self, network: str | None, environment: Environment, tag: str) -> None:
         limit_sec = environment.settings.build_timeout_sec
-        log = BuildLog(self._proxy.masks)
+        log = BuildLog(self.proxy.masks)
         started = time.monotonic()
         try:
             context = await asyncio.to_thread(BuildContext.for_environment, environment)
@@ -340,14 +325,14 @@ class Images:
                 build,
                 labels={LABEL_IMAGE: "task"},
                 network=network,
-                no_cache=self._no_cache,
+                no_cache=self.no_build_cache,
                 target=environment.build.target if environment.build else None,
                 args={**({} if uses_buildkit else self._platform_args(context)), **args, **self._proxy_args(args)},
                 uses_buildkit=uses_buildkit,
             )
-            await self._engine.call(
+            await self.engine.call(
                 partial(builder, limit_sec=limit_sec, log=log),
-                self._engine.api,
+                self.engine.api,
                 context,
                 tag,
                 deadline_sec=limit_sec + 30,
@@ -363,8 +348,8 @@ class Images:
 
     def _uses_buildkit(self, environment: Environment, context: BuildContext) -> bool:
         """Whether to build with BuildKit, if the engine has it. Raises TrialError if it is needed but not usable."""
-        if not has_buildkit(self._engine) or not context.may_copy_dockerfile:
-            return has_buildkit(self._engine)
+        if not has_buildkit(self.engine) or not context.may_copy_dockerfile:
+            return has_buildkit(self.engine)
         if what := needs_buildkit(context.text):
             why = (
                 f"it needs BuildKit ({what}), with which COPY or a mount of the context would include the Dockerfile, "
@@ -376,7 +361,7 @@ class Images:
 
     async def _network_of_buildkit(self) -> str | None:
         """Return None for the engine's default bridge, or "none" if there is no bridge, as the classic builder does."""
-        found = await self._engine.call(self._engine.api.networks, names=["bridge"])
+        found = await self.engine.call(self.engine.api.networks, names=["bridge"])
         return None if any(each["Name"] == "bridge" for each in found) else "none"
 
     async def _pull_with_login(self, environment: Environment, context: BuildContext) -> None:
@@ -389,7 +374,7 @@ class Images:
 
     def _platform_args(self, context: BuildContext) -> dict[str, str]:
         """Return the platform arguments that BuildKit and Podman define but Docker's classic builder does not."""
-        info = self._engine.info
+        info = self.engine.info
         declared = set[str]() if info.is_podman else platform_args(context.text)
         values = {"PLATFORM": f"linux/{info.architecture}", "OS": "linux", "ARCH": info.architecture}
         known = {f"{role}{kind}": value for kind, value in values.items() for role in ("TARGET", "BUILD")}
@@ -397,13 +382,13 @@ class Images:
 
     def _build_problem(self, error: Exception, dockerfile: str) -> str:
         """Return the builder's message; explain it if the builder does not support heredocs."""
-        message = one_line(self._proxy.masks.mask_text(str(error)), 300)
+        message = one_line(self.proxy.masks.mask_text(str(error)), 300)
         line = re.search(r"parse error (?:on )?line (\d+)", message)
         if line is None and "unknown instruction" not in message.lower() and "<<" not in message:
             return message
         if (heredoc := heredoc_around(dockerfile, int(line[1]) if line else None)) is None:
             return message
-        info = self._engine.info
+        info = self.engine.info
         builder = f"{'Podman' if info.is_podman else 'Docker'} {info.version}"
         advice = "supported by Docker 23 and Podman 4.8; with a blank after << by Docker 28.2"
         if not info.is_podman:
@@ -413,13 +398,13 @@ class Images:
     def _proxy_args(self, args: Mapping[str, str]) -> dict[str, str]:
         """Return the build arguments for the proxy, which the engine does not store in image or history."""
         # Over TCP the Docker client itself uses the variables, so the engine's host has to be an exception.
-        engine = urlsplit(self._engine.api.base_url).hostname
-        return self._proxy.variables_for(own=args, direct=(engine,))
+        engine = urlsplit(self.engine.api.base_url).hostname
+        return self.proxy.variables_for(own=args, direct=(engine,))
 
     def _keep_log(self, environment: Environment, log: list[str]) -> None:
-        if self._log_dir is not None:
-            self._log_dir.mkdir(parents=True, exist_ok=True)
-            (self._log_dir / f"{environment.image_name.replace('/', '-')}.log").write_text(
+        if self.log_dir is not None:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            (self.log_dir / f"{environment.image_name.replace('/', '-')}.log").write_text(
                 "".join(log), encoding="utf-8", errors="replace"
             )
 

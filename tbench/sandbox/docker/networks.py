@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tbench.errors import UsageError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, BackendFacts
-from tbench.sandbox.docker.create import create, engine_errors, ensure_scratch_image, run_helper
+from tbench.sandbox.docker.create import engine_errors, run_helper, start_init
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.removing import force_remove
 from tbench.sandbox.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
@@ -68,12 +68,10 @@ def _why_foreign(network: Mapping[str, Any], *, shows_options: bool) -> str | No
     return None
 
 
-async def host_addresses(
-    engine: Engine, image_id: str, tools_volume: str, labels: Mapping[str, str]
-) -> tuple[str, ...]:
+async def host_addresses(engine: Engine, tools_volume: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """List the IPv4 addresses of the engine's host except loopback, from a helper container. Raises EngineError."""
     script = f"{BUSYBOX} ip -o addr"
-    output = await run_helper(engine, image_id, tools_volume, script, labels=labels, network_mode="host")
+    output = await run_helper(engine, tools_volume, script, labels=labels, network_mode="host")
     found = [address for address in _INET.findall(output) if not ipaddress.ip_address(address).is_loopback]
     if not found:
         raise EngineError(f"the addresses of the engine's host cannot be determined: {output[:200]!r}")
@@ -169,18 +167,14 @@ async def closed_network(
     made: list[str] = []
 
     async def start(**host_config: Any) -> str:
-        made.append(await create(engine, _container(engine, scratch, tools_volume, labels, host_config)))
-        await engine.call(engine.api.start, made[-1])
+        made.append(await start_init(engine, tools_volume, labels, **host_config))
         return made[-1]
 
     async def with_net_admin(script: str, **host_config: Any) -> str:
-        return await run_helper(
-            engine, scratch, tools_volume, script, labels=labels, cap_add=["NET_ADMIN"], **host_config
-        )
+        return await run_helper(engine, tools_volume, script, labels=labels, cap_add=["NET_ADMIN"], **host_config)
 
     try:
         with engine_errors("--block-host: closing the network of a build", stage=Stage.IMAGE):
-            scratch = await ensure_scratch_image(engine)
             router = await start(network_mode="none", sysctls={"net.ipv4.ip_forward": "1"})
             inside = await start(network_mode=NETWORK)
             moved = await with_net_admin(_MOVE_LINK, network_mode=f"container:{inside}", pid_mode=f"container:{router}")
@@ -189,21 +183,6 @@ async def closed_network(
         yield f"container:{inside}"
     finally:
         await asyncio.shield(asyncio.gather(*(force_remove(engine, container) for container in made)))
-
-
-def _container(
-    engine: Engine, image: str, tools_volume: str, labels: Mapping[str, str], host_config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments for a container that only holds a network namespace."""
-    return {
-        "image": image,
-        "entrypoint": [f"{TOOLS}/bin/init"],
-        "command": [],
-        "labels": dict(labels),
-        "host_config": engine.api.create_host_config(
-            binds=[f"{tools_volume}:{TOOLS}:ro"], cap_drop=["ALL"], **host_config
-        ),
-    }
 
 
 def _routing(gateway: str, own: str, addresses: Iterable[str]) -> str:

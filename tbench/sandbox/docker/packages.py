@@ -10,11 +10,9 @@ from typing import Any
 
 from tbench.errors import TrialError, UsageError
 from tbench.sandbox.backend import Say
-from tbench.sandbox.build_context import BuildContext
-from tbench.sandbox.docker.build import BuildFailed, build, last_lines
-from tbench.sandbox.docker.create import create, ensure_scratch_image
+from tbench.sandbox.docker.build import BuildFailed, build_own, last_lines
+from tbench.sandbox.docker.create import copying_container
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.removing import force_remove
 from tbench.sandbox.docker.tools import ensure_base_images
 from tbench.sandbox.own_images import recipe_hash
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_SHARED
@@ -22,7 +20,6 @@ from tbench.sandbox.package import PACKAGE, AgentPackage
 from tbench.tasks.sources import images_dir
 from tbench.text import one_line
 
-_BUILD_SEC = 1800.0
 _COPY_SEC = 1800.0
 _VOLUME = "/v"
 _WHOLE = ".tbench-whole"
@@ -40,14 +37,11 @@ async def ensure_package(engine: Engine, package: AgentPackage, say: Say) -> str
     name = f"tbench-agent-{package.sha256[:16]}"
     try:
         await engine.call(engine.api.create_volume, name, labels={LABEL_SHARED: "agent"}, again=True)
-        holder = await _hold(engine, await ensure_scratch_image(engine), [f"{name}:{_VOLUME}"])
-        try:
+        async with copying_container(engine, _labels(engine), binds=[f"{name}:{_VOLUME}"]) as holder:
             if not await _is_whole(engine, holder):
                 say(f"agent: copying {package.title} to the engine (once)")
                 await _put(engine, holder, _VOLUME, package.archive)
                 await engine.call(engine.api.put_archive, holder, _VOLUME, _marker(), again=True)
-        finally:
-            await force_remove(engine, holder)
     except (EngineError, TrialError, OSError) as error:
         raise UsageError(f"{package.title}: cannot be copied to the engine: {one_line(str(error), 300)}") from error
     return name
@@ -60,33 +54,21 @@ async def add_runtime(engine: Engine, say: Say, packages: Path, archive: Path) -
     try:
         await ensure_base_images(engine, say)
         say("agent: building its runtime, with which it runs in any image (once, about a minute)")
-        building = partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "agent-runtime"}, log=log)
-        await engine.call(building, engine.api, BuildContext.for_folder(recipe), tag, deadline_sec=_BUILD_SEC + 30)
-        holder = await _hold(engine, tag, [])
-        try:
+        await build_own(engine, recipe, tag, "agent-runtime", log)
+        async with copying_container(engine, _labels(engine), image=tag) as holder:
             await _put(engine, holder, PACKAGE, packages)
             await engine.call(engine.api.start, holder)
             waiting = partial(engine.api.wait, holder, timeout=int(_COPY_SEC))
             if code := (await engine.call(waiting, deadline_sec=_COPY_SEC + 30))["StatusCode"]:
                 raise BuildFailed(f"finishing it ended with {code}")
             await engine.call(partial(_get, engine.api, holder, archive), deadline_sec=_COPY_SEC)
-        finally:
-            await force_remove(engine, holder)
     except (BuildFailed, EngineError, TrialError, TimeoutError) as error:
         words = f"{one_line(str(error), 300)}{last_lines(log)}"
         raise UsageError(f"the runtime with which agents run in any image cannot be made: {words}") from error
 
 
-async def _hold(engine: Engine, image: str, binds: list[str]) -> str:
-    """Create a container for copying, without starting it."""
-    config: dict[str, Any] = {
-        "image": image,
-        "labels": {LABEL_SHARED: "agent", LABEL_OWNER: engine.owner},
-        "host_config": engine.api.create_host_config(binds=binds, network_mode="none"),
-    }
-    if binds:
-        config["command"] = ["nothing"]
-    return await create(engine, config)
+def _labels(engine: Engine) -> dict[str, str]:
+    return {LABEL_SHARED: "agent", LABEL_OWNER: engine.owner}
 
 
 async def _is_whole(engine: Engine, holder: str) -> bool:
@@ -94,12 +76,7 @@ async def _is_whole(engine: Engine, holder: str) -> bool:
         pieces, _ = engine.api.get_archive(holder, f"{_VOLUME}/{_WHOLE}")
         return sum(map(len, pieces)) > 0
 
-    try:
-        return await engine.call(look, again=True)
-    except EngineError as error:
-        if error.status != 404:
-            raise
-        return False
+    return await engine.find(look, again=True) or False
 
 
 async def _put(engine: Engine, holder: str, folder: str, archive: Path) -> None:

@@ -11,7 +11,7 @@ from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable,
 from tbench.sandbox.leftovers import Kind
 from tbench.text import counted, one_line
 
-_ORDER = ("container", "network", "volume", "image")
+ORDER: tuple[Kind, ...] = ("container", "network", "volume", "image")
 """Order of removal: containers before the things that they use."""
 _IN_USE = ("active endpoints", "dependent containers")
 """Messages about objects in use that have another status than 409: Docker's networks, Podman's shared networks."""
@@ -95,7 +95,7 @@ async def remove_refused(engine: Engine) -> str:
     """Retry all refused removals once, in bounded time; returns a line about the failures, or an empty text."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_SEC):
-            for kind in _ORDER:
+            for kind in ORDER:
                 found = [(key, refused.options) for key, refused in engine.refused.items() if key[0] == kind]
                 await asyncio.gather(*(_attempt(engine, *key, options, outage_sec=0) for key, options in found))
     if not engine.refused:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, create, ensure_scratch_image, run_helper
+from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, run_helper, start_init
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.networks import closing_script
 from tbench.sandbox.docker.removing import force_remove
@@ -47,25 +46,18 @@ class Router:
         cls, engine: Engine, tools_volume: str, labels: Mapping[str, str], name_servers: Iterable[str] = ()
     ) -> Router:
         """Start a router without links. Raises TrialError and EngineError, and then leaves nothing behind."""
-        scratch = await ensure_scratch_image(engine)
-        host_config = engine.api.create_host_config(
-            binds=[f"{tools_volume}:{TOOLS}:ro"],
+        container = await start_init(
+            engine,
+            tools_volume,
+            labels,
             network_mode=NETWORK,
             sysctls={"net.ipv4.ip_forward": "1"},
-            cap_drop=["ALL"],
             cap_add=_CAPABILITIES,
             mem_limit=_MEMORY_MB << 20,
             pids_limit=_PIDS,
             dns=list(name_servers) or None,
         )
-        config = {"image": scratch, "entrypoint": [f"{TOOLS}/bin/init"], "command": [], "labels": dict(labels)}
-        router = cls(engine, await create(engine, {**config, "host_config": host_config}), tools_volume, labels)
-        try:
-            await engine.call(engine.api.start, router.container_id)
-        except BaseException:
-            await asyncio.shield(router.remove())
-            raise
-        return router
+        return cls(engine, container, tools_volume, labels)
 
     @classmethod
     async def find(cls, engine: Engine, tools_volume: str, container_id: str) -> Router | None:
@@ -89,9 +81,8 @@ class Router:
         )
 
     async def _with_net_admin(self, script: str, **host_config: Any) -> None:
-        scratch = await ensure_scratch_image(self.engine)
         await run_helper(
-            self.engine, scratch, self.tools_volume, script, labels=self.labels, cap_add=["NET_ADMIN"], **host_config
+            self.engine, self.tools_volume, script, labels=self.labels, cap_add=["NET_ADMIN"], **host_config
         )
 
     async def use(self, policy: NetworkPolicy) -> None:

@@ -13,15 +13,13 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
-from tbench.sandbox.build_context import BuildContext
-from tbench.sandbox.docker.build import BuildFailed, build, last_lines
-from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
+from tbench.sandbox.docker.build import BuildFailed, build_own, last_lines
+from tbench.sandbox.docker.create import limits_host_config, run_helper
 from tbench.sandbox.docker.discovery import find_engine
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
 from tbench.sandbox.docker.podman import start_podman
@@ -112,23 +110,13 @@ async def ensure_base_images(engine: Engine, say: Say) -> None:
     """Pull missing base images, or build them with mmdebstrap if the pull fails. Raises UsageError."""
     pulls = Pulls(engine, pull_sec=_PULL_SEC, retries=_FEW_RETRIES, say=say)
     for image, suite in base_images():
-        if await _has_image(engine, image):
+        if await engine.find(engine.api.inspect_image, image) is not None:
             continue
         try:
             await pulls.pull(ImageName.parse(image), "base")
         except PullFailed as error:
             say(f"base: {image} cannot be pulled ({one_line(str(error), 100)})")
             await _bootstrap(engine, image, suite, say)
-
-
-async def _has_image(engine: Engine, image: str) -> bool:
-    try:
-        await engine.call(engine.api.inspect_image, image)
-    except EngineError as error:
-        if error.status == 404:
-            return False
-        raise
-    return True
 
 
 async def _bootstrap(engine: Engine, image: str, suite: str, say: Say) -> None:
@@ -189,20 +177,14 @@ async def repair_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
     tag = tools_tag(recipe)
     log: list[str] = []
     try:
-        is_new = not await _has_volume(engine, name)
-        if not await _has_image(engine, tag):
+        is_new = await engine.find(engine.api.inspect_volume, name) is None
+        if await engine.find(engine.api.inspect_image, tag) is None:
             # The image may have been removed to free space, and building it takes a mirror and a minute.
             if not is_new and (printed := await _check_without_image(engine, name)) is not None:
                 return Tools(name, False, read_limits(printed))
             await ensure_base_images(engine, say)
             say("tools: building static tmux and terminfo (once, about a minute)")
-            await engine.call(
-                partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "tools"}, log=log),
-                engine.api,
-                BuildContext.for_folder(recipe),
-                tag,
-                deadline_sec=_BUILD_SEC + 30,
-            )
+            await build_own(engine, recipe, tag, "tools", log)
         printed = await _check_and_fill(engine, name, tag, is_new=is_new)
     except (BuildFailed, EngineError, TimeoutError) as error:
         why = f"{one_line(str(error), 300)}{last_lines(log)}"
@@ -213,22 +195,12 @@ async def repair_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
     return Tools(name, was_filled, read_limits(printed))
 
 
-async def _has_volume(engine: Engine, name: str) -> bool:
-    try:
-        await engine.call(engine.api.inspect_volume, name)
-    except EngineError as error:
-        if error.status != 404:
-            raise UsageError(f"the engine cannot say whether volume {name} exists: {error}") from error
-        return False
-    return True
-
-
 async def _check_and_fill(engine: Engine, name: str, tag: str, *, is_new: bool) -> str:
     """Compare a volume with its image and copy missing files; returns the script's output. Raises EngineError."""
     if is_new:
         await engine.call(engine.api.create_volume, name, labels={LABEL_SHARED: "tools"})
     try:
-        return await _run_check(engine, tag, name, f"v={_VOLUME} image={TOOLS} b=\n{_COMPARE}{_FILL}{_VERIFY}", "sh")
+        return await _run_check(engine, name, tag, f"v={_VOLUME} image={TOOLS} b=\n{_COMPARE}{_FILL}{_VERIFY}", "sh")
     except EngineError:
         if is_new:
             with contextlib.suppress(EngineError):  # if it is in use it stays, and the next run checks it
@@ -239,23 +211,22 @@ async def _check_and_fill(engine: Engine, name: str, tag: str, *, is_new: bool) 
 async def _check_without_image(engine: Engine, name: str) -> str | None:
     """Check a volume with its own busybox; returns the output, or None if it is damaged. Raises EngineError."""
     busybox = f"{_VOLUME}/bin/busybox"
-    scratch = await ensure_scratch_image(engine)
     script = f"v={_VOLUME} image= b={busybox}\n{_COMPARE}{_VERIFY}"
     try:
-        return await _run_check(engine, scratch, name, script, busybox, "sh")
+        return await _run_check(engine, name, None, script, busybox, "sh")
     except EngineError as error:
         if isinstance(error, EngineUnreachable):
             raise
         return None
 
 
-async def _run_check(engine: Engine, image: str, name: str, script: str, *shell: str) -> str:
+async def _run_check(engine: Engine, name: str, image: str | None, script: str, *shell: str) -> str:
     return await run_helper(
         engine,
-        image,
         name,
         f"{script}{READ_LIMITS}",
         labels={LABEL_SHARED: "tools", LABEL_OWNER: engine.owner},
+        image=image,
         shell=shell,
         binds=[f"{name}:{_VOLUME}"],
         network_mode="none",

@@ -70,23 +70,24 @@ class FakeApi:
         self.broken: dict[str, int] = {}
         self.gone: list[str] = []
 
-    def _listed(self, kind: str, label: str) -> list[dict[str, Any]]:
+    def _listed(self, kind: str, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+        (label,) = filters["label"]
         if kind in self.broken:
             raise failure(self.broken[kind], f"no list of {kind}")
         return [thing for thing in self.things[kind] if label in (thing.get("Labels") or {})]
 
-    def containers(self, all: bool, filters: dict[str, str]) -> list[dict[str, Any]]:
+    def containers(self, all: bool, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
         assert all
-        return self._listed("containers", filters["label"])
+        return self._listed("containers", filters)
 
-    def networks(self, filters: dict[str, str]) -> list[dict[str, Any]]:
-        return self._listed("networks", filters["label"])
+    def networks(self, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+        return self._listed("networks", filters)
 
-    def images(self, filters: dict[str, str]) -> list[dict[str, Any]]:
-        return self._listed("images", filters["label"])
+    def images(self, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+        return self._listed("images", filters)
 
-    def volumes(self, filters: dict[str, str]) -> dict[str, Any]:
-        return {"Volumes": self._listed("volumes", filters["label"]) or None}
+    def volumes(self, filters: dict[str, list[str]]) -> dict[str, Any]:
+        return {"Volumes": self._listed("volumes", filters) or None}
 
     def _remove(self, identity: str) -> None:
         if identity in self.broken:

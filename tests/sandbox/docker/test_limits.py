@@ -13,7 +13,7 @@ from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
+from tbench.sandbox.docker.create import limits_host_config, run_helper
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.owner import LABEL_RUN
@@ -157,9 +157,9 @@ NAMES: dict[str, dict[str, Any]] = {
 async def test_a_limit_that_the_engine_leaves_out_is_seen_from_inside(
     engine: Engine, tools_volume: str, run_name: str, name: str
 ) -> None:
-    dropping = Engine(Dropping(engine.api, NAMES[name]), engine._executor, engine.info)  # type: ignore[arg-type]
+    dropping = Engine(Dropping(engine.api, NAMES[name]), engine.executor, engine.info)  # type: ignore[arg-type]
     printed = await run_helper(
-        dropping, await ensure_scratch_image(engine), tools_volume, READ_LIMITS, labels={LABEL_RUN: run_name},
+        dropping, tools_volume, READ_LIMITS, labels={LABEL_RUN: run_name},
         network_mode="none", **limits_host_config(PROBE_LIMITS, engine),
     )  # fmt: skip
     read = read_limits(printed) | {"swap_total": "8000000"}  # as if this machine had some
@@ -171,7 +171,7 @@ async def test_a_limit_that_the_engine_leaves_out_is_seen_from_inside(
 async def test_a_run_without_limits_says_so_once_and_is_none_where_they_are_required(
     engine: Engine, tools_volume: str, run_name: str
 ) -> None:
-    dropping = Engine(Dropping(engine.api, NAMES["memory"]), engine._executor, engine.info)  # type: ignore[arg-type]
+    dropping = Engine(Dropping(engine.api, NAMES["memory"]), engine.executor, engine.info)  # type: ignore[arg-type]
     said: list[str] = []
     backend = DockerBackend(dropping, SandboxSettings(run_name))
     await backend.open(said.append)

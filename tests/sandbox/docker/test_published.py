@@ -94,7 +94,7 @@ async def test_an_image_counts_under_the_digest_that_the_engine_knows_it_by(engi
         def inspect_image(self, name: str) -> dict[str, Any]:
             return {"Id": "sha256:1", "RepoDigests": ["lab/a@sha256:other"]}
 
-    other = Engine(Answering(), engine._executor, engine.info)  # type: ignore[arg-type]
+    other = Engine(Answering(), engine.executor, engine.info)  # type: ignore[arg-type]
     assert await Images(other).find_published(ImageName.parse("lab/a@sha256:asked")) is None
     assert await Images(other).find_published(ImageName.parse("lab/a@sha256:other")) is not None
 
@@ -303,7 +303,7 @@ async def test_an_engine_that_does_not_answer_is_not_taken_for_a_registry_that_d
         def post(self, *_: Any, **__: Any) -> None:
             raise ConnectionRefusedError("the engine is gone")
 
-    gone = Engine(Gone(), engine._executor, engine.info, outage_sec=0)  # type: ignore[arg-type]
+    gone = Engine(Gone(), engine.executor, engine.info, outage_sec=0)  # type: ignore[arg-type]
     assert (await failure(Images(gone), only("lab/nothing:1"))).type == "engine_unreachable"
 
 

@@ -108,7 +108,7 @@ async def test_an_engine_that_cannot_limit_a_disk_is_asked_once_and_trials_go_on
     engine: Engine, tools_volume: str, make_task: Any
 ) -> None:
     said: list[str] = []
-    hopeful = Engine(engine.api, engine._executor, dataclasses.replace(engine.info, may_limit_disk=True), outage_sec=5)
+    hopeful = Engine(engine.api, engine.executor, dataclasses.replace(engine.info, may_limit_disk=True), outage_sec=5)
     async with open_backend(DockerBackend(hopeful, SandboxSettings("tests")), said.append) as backend:
         task = Task.read(make_task(toml=TOML.format(cpus=1, more="storage_mb = 64\n")))
         for _ in range(2):

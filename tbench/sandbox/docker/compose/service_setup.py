@@ -14,9 +14,8 @@ from typing import IO
 from tbench.compose.project import Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.compose.options import ServiceOptions
-from tbench.sandbox.docker.create import container_errors, create, engine_errors, ensure_scratch_image
+from tbench.sandbox.docker.create import container_errors, copying_container, engine_errors
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.removing import force_remove
 
 _COPY_SEC = 600.0
 _IN_MEMORY = 16 << 20
@@ -88,19 +87,8 @@ async def create_volume(engine: Engine, name: str, labels: Mapping[str, str]) ->
 async def fill_volume(engine: Engine, volume: str, folder: Path | None, labels: Mapping[str, str]) -> None:
     """Copy a folder of the task into a volume; None makes it world-writable. Raises TrialError."""
     with container_errors("filling a volume for"):
-        scratch = await ensure_scratch_image(engine)
-    # Never started: the engine mounts its volumes for copying anyway.
-    holder = {
-        "image": scratch,
-        "command": ["none"],
-        "labels": dict(labels),
-        "host_config": engine.api.create_host_config(binds=[f"{volume}:/volume"], network_mode="none"),
-    }
-    container = await create(engine, holder)
-    try:
-        await copy_to_container(engine, container, "/volume", folder)
-    finally:
-        await force_remove(engine, container)
+        async with copying_container(engine, labels, binds=[f"{volume}:/volume"]) as container:
+            await copy_to_container(engine, container, "/volume", folder)
 
 
 def single_files(service: Service, volumes: Mapping[str, str], folder: Path) -> tuple[tuple[str, Path], ...]:

@@ -14,6 +14,7 @@ from harness.concurrency import all_of
 from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX
+from tbench.sandbox.docker.cleaning import list_labelled
 from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
 from tbench.sandbox.docker.compose.networks import (
     EngineNetwork,
@@ -97,16 +98,14 @@ async def find_services(engine: Engine, project: str) -> tuple[ServiceResources,
 
     Returns also their image ids by name.
     """
-    labelled = {"label": f"{LABEL_PROJECT}={project}"}
-    listed = await engine.call(engine.api.containers, all=True, filters=labelled)
+    label = f"{LABEL_PROJECT}={project}"
+    listed = await list_labelled(engine, "container", label)
     containers = [each for each in listed if LABEL_SERVICE in each["Labels"]]  # without helpers that fill volumes
     paused = [each["Id"] for each in containers if each["State"] == "paused"]
     await asyncio.gather(*(engine.call(engine.api.unpause, each) for each in paused))
-    networks = await engine.call(engine.api.networks, filters=labelled)
-    volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
-    found = ServiceResources(
-        project, networks=[each["Name"] for each in networks], volumes=[each["Name"] for each in volumes]
-    )
+    networks = [each["Name"] for each in await list_labelled(engine, "network", label)]
+    volumes = [each["Name"] for each in await list_labelled(engine, "volume", label)]
+    found = ServiceResources(project, networks=networks, volumes=volumes)
     images = {}
     for container in containers:
         service = container["Labels"][LABEL_SERVICE]
@@ -278,10 +277,8 @@ class ServiceStarter:
 
     async def _in_network_of(self, holder: str, recipe: Recipe, script: str) -> None:
         """Run a script that changes the network of a holder. Raises EngineError."""
-        engine, mode = self._engine, f"container:{holder}"
-        scratch = await ensure_scratch_image(engine)
-        more: dict[str, Any] = {"labels": recipe.labels, "network_mode": mode, "cap_add": ["NET_ADMIN"]}
-        await run_helper(engine, scratch, recipe.tools_volume, script, **more)
+        more: dict[str, Any] = {"network_mode": f"container:{holder}", "cap_add": ["NET_ADMIN"]}
+        await run_helper(self._engine, recipe.tools_volume, script, labels=recipe.labels, **more)
 
     async def _start_holder(self, service: str, recipe: Recipe, options: ServiceOptions) -> str:
         """Start a container that only holds a network namespace; returns its id. Raises TrialError, EngineError."""
