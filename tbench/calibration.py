@@ -413,8 +413,9 @@ class BackgroundCalibration:
             return ""
         source = shlex.quote(self._source)
         chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
+        engine = self._config.sandbox.engine_options
         message = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured during the run"
-        return f"calibration: {message}; continue with: tbench calibrate -d {source}{chosen}"
+        return f"calibration: {message}; continue with: tbench calibrate -d {source}{chosen}{engine}"
 
 
 def _preventing_option(sandbox: SandboxConfig) -> str:

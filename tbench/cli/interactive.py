@@ -126,7 +126,9 @@ async def verify_open_shell(
     async with _open_backend(make_backend, name, sandbox) as (backend, task):
         kept = container(f"{task.name}.shell")
         if kept is None or not isinstance(backend, Reopens):
-            raise UsageError(f"{name}: has no open shell; open one with: tbench task shell {name}")
+            raise UsageError(
+                f"{name}: has no open shell; open one with: tbench task shell {name}{sandbox.engine_options}"
+            )
         part = task.steps[0] if task.steps else task
         verdict = await verify_by("isolated", part, await backend.reopen(agent_environment(task), task.name, kept))
         return _print_verdict(verdict)

@@ -40,8 +40,22 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
     "drops thinking, a busy machine, images built again, or nothing.  [default: model]",
 )
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
+@click.option(
+    "--engine",
+    "engines",
+    metavar="ADDRESS",
+    multiple=True,
+    help="Engine address for the demo, as for tbench run; repeatable.",
+)
 def nightly(
-    file: Path, night: str | None, check: bool, init: bool, demo: bool, scenario: str | None, nights: int | None
+    file: Path,
+    night: str | None,
+    check: bool,
+    init: bool,
+    demo: bool,
+    scenario: str | None,
+    nights: int | None,
+    engines: tuple[str, ...],
 ) -> None:
     """Run one night of a nightly benchmark: serve, run, index, compare, judge, notify; resume it if interrupted."""
     if check + init + demo > 1:
@@ -50,6 +64,8 @@ def nightly(
         raise UsageError("--nights: only works with --demo; otherwise one night runs at a time")
     if scenario is not None and not demo:
         raise UsageError("--scenario: only works with --demo")
+    if engines and not demo:
+        raise UsageError("--engine: only works with --demo; otherwise set engines under [run.sandbox] in the file")
     if night is not None and (init or demo):
         raise UsageError("--night: has no effect with --init or --demo; leave it out")
     if init:
@@ -63,7 +79,7 @@ def nightly(
     if demo:
         from tbench.nightly.demo import DEMO_NIGHTS
 
-        _play_demo(file, nights or DEMO_NIGHTS, scenario or "model")
+        _play_demo(file, nights or DEMO_NIGHTS, scenario or "model", engines)
         return
     benchmark = _read(file)
     if check:
@@ -126,12 +142,12 @@ def _end(record: NightRecord) -> None:
         raise click.exceptions.Exit(record.exit_code)
 
 
-def _play_demo(directory: Path, nights: int, name: str) -> None:
+def _play_demo(directory: Path, nights: int, name: str, engines: tuple[str, ...]) -> None:
     from tbench.nightly.demo import SCENARIOS, night_names, prepare, set_checkpoint
 
     scenario, record = SCENARIOS[name], None
     for night in night_names(nights):
-        benchmark = _read(prepare(directory, scenario, night))
+        benchmark = _read(prepare(directory, scenario, night, engines))
         set_checkpoint(directory, night, scenario)
         record = _run(benchmark, night)
     if record is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,8 @@ def ps(folder: Path, as_json: bool) -> None:
     if not states:
         print_line(f"{folder}: no run is in progress")
     for run, kept in _cut_trials(folder, states).items():
-        print_line(f"{run}: {kept}; go on with tbench resume {run}, or remove with tbench clean --kept")
+        remove = f"tbench clean --kept{_engine_options(run)}"
+        print_line(f"{run}: {kept}; go on with tbench resume {run}, or remove with {remove}")
     for run, state in states.items():
         _print_run(run, state)
 
@@ -64,6 +66,15 @@ def _cut_trials(folder: Path, running: Collection[Path]) -> dict[Path, str]:
             names = ", ".join(f"{note.task}/{note.seed}" for note in notes)
             found[run] = f"{counted(len(notes), 'trial')} cut ({names})"
     return found
+
+
+def _engine_options(run: Path) -> str:
+    """Return the options that lead other commands to a run's engines; empty if its configuration cannot be read."""
+    from tbench.storage.read_run import RunUnreadable, read_run_document
+
+    with contextlib.suppress(RunUnreadable):
+        return read_run_document(run / "run.json").config.sandbox.engine_options
+    return ""
 
 
 def _print_run(run: Path, state: RunUnderWay) -> None:

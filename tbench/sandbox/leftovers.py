@@ -89,11 +89,12 @@ class Reaped(NamedTuple):
     """Memory of the sandboxes that stay because the trials of other runs were interrupted."""
 
 
-def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:
-    """Return the outcome of a search."""
+def reaped(lines: list[str], found: Iterable[Leftover], engine_option: str = "") -> Reaped:
+    """Return the outcome of a search; `engine_option` leads other commands to the same containers."""
     if kept_mb := sum(each.cut_mb for each in found):
+        clean = f"tbench clean {engine_option}".rstrip()
         what = f"trials of other runs that were interrupted may use {kept_mb:.0f} MB"
-        lines = [*lines, f"{what}: 'tbench clean' lists their containers, --kept removes them"]
+        lines = [*lines, f"{what}: {clean!r} lists their containers, --kept removes them"]
     return Reaped(lines, kept_mb)
 
 

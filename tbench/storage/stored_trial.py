@@ -179,6 +179,8 @@ def _options(document: RunDocument, apart_from: Container[str] = ()) -> Iterator
         yield "--base-url", url
     if locked.model is not None:
         yield "-m", locked.model
+    if config.sandbox.has_no_engine:
+        yield "--engine", config.sandbox.engines[0]
     for setting in _SETTINGS:
         is_written = setting.path in _SET_BY_FLAGS or setting.path in apart_from
         if setting.value_in(config) != setting.default and not is_written:

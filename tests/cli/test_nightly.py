@@ -100,6 +100,10 @@ def test_a_check_says_what_would_be_done_and_starts_nothing(
     [
         (["--check", "--init"], "--check, --init and --demo: give only one of them"),
         (["--nights", "3"], "--nights: only works with --demo"),
+        (
+            ["--engine", "oci:"],
+            "--engine: only works with --demo; otherwise set engines under [run.sandbox] in the file",
+        ),
         (["--init", "--night", "x"], "--night: has no effect with --init or --demo"),
         (["--night", "a/b", "--check"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
         (["--night", "a/b"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),

@@ -48,6 +48,14 @@ def test_a_scenario_changes_what_it_says_from_the_seventh_night_on(
     assert found == changed
 
 
+def test_every_night_is_on_the_given_engines(tmp_path: Path) -> None:
+    for number in (1, 7):
+        file = prepare(tmp_path, SCENARIOS["image"], list(night_names(number))[-1], ["oci:/store"])
+        sandbox = tomllib.loads(file.read_text())["run"]["sandbox"]
+        assert sandbox["engines"] == ["oci:/store"]
+        assert ("build" in sandbox) == (number == 7)
+
+
 def test_the_command_knows_every_scenario_and_the_server_its_options() -> None:
     nightly, endpoint = (app.get_command(click.Context(app), name) for name in ("nightly", "demo-endpoint"))
     assert nightly is not None and endpoint is not None

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -31,7 +31,7 @@ class Scenario:
     settings: tuple[str, str] = ("", "")
     """Lines of the configuration before and after."""
     at_change: str = ""
-    """Lines that only the configuration of the first changed night has."""
+    """Settings of the sandbox that only the configuration of the first changed night has."""
 
 
 _SHORT_TIME = "[run.overrides]\nagent_timeout_multiplier = 0.05\n\n"
@@ -59,7 +59,7 @@ SCENARIOS = {
     "image": Scenario(
         "the images are built again, with the packages of that day, and three tasks are solved less often",
         is_worse=True,
-        at_change="[run.sandbox]\nbuild = true\nno_build_cache = true\n\n",
+        at_change="build = true\nno_build_cache = true\n",
     ),
     "nothing": Scenario("nothing happens"),
 }
@@ -73,8 +73,15 @@ def night_names(nights: int) -> Iterator[str]:
     return (f"night-{number:02}" for number in range(1, nights + 1))
 
 
-def prepare(directory: Path, scenario: Scenario = SCENARIOS["model"], night: str = "night-01") -> Path:
+def prepare(
+    directory: Path,
+    scenario: Scenario = SCENARIOS["model"],
+    night: str = "night-01",
+    engines: Sequence[str] = (),
+) -> Path:
     """Write the files for a night into a new or an existing demo directory; return its configuration file.
+
+    `engines` are addresses as for `tbench run --engine`.
 
     Raises UsageError for a directory with other content or that cannot be written.
     """
@@ -84,7 +91,7 @@ def prepare(directory: Path, scenario: Scenario = SCENARIOS["model"], night: str
             raise UsageError(f"{directory}: is not empty and not a demo; give a new directory")
         for name in _CHECKPOINTS:
             write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
-        write_atomically(file, _configuration(directory, scenario, night).encode())
+        write_atomically(file, _configuration(directory, scenario, night, engines).encode())
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written: {error.strerror or error}") from None
     return file
@@ -115,13 +122,15 @@ def _number(night: str) -> int:
     return int(night.removeprefix("night-"))
 
 
-def _configuration(directory: Path, scenario: Scenario, night: str) -> str:
+def _configuration(directory: Path, scenario: Scenario, night: str, engines: Sequence[str]) -> str:
     is_after = _is_after(night)
+    sandbox = f"engines = {json.dumps(list(engines))}\n" if engines else ""
+    sandbox += scenario.at_change if _number(night) == CHANGED_FROM else ""
     template = Template((_FILES / "nightly.toml").read_text(encoding="utf-8"))
     return template.substitute(
         directory=json.dumps(str(directory / "nightly")),
         latest=json.dumps(str(directory / "checkpoints" / "latest")),
         python=json.dumps(sys.executable),
         options="".join(f", {json.dumps(option)}" for option in scenario.options[is_after]),
-        settings=scenario.settings[is_after] + (scenario.at_change if _number(night) == CHANGED_FROM else ""),
+        settings=scenario.settings[is_after] + (f"[run.sandbox]\n{sandbox}\n" if sandbox else ""),
     )

@@ -57,7 +57,7 @@ class OciBackend:
         self._runtime_version = ""
 
     async def open(self, say: Say) -> None:
-        settings, config = self._settings, self._settings.config
+        settings, config, doctor = self._settings, self._settings.config, f"'tbench doctor {self._store.option}'"
         self._store.require_programs()
         if config.block_host:
             raise UsageError("--block-host: oci cannot keep containers away from the host; use Docker")
@@ -70,7 +70,7 @@ class OciBackend:
             tools = await self._place.images.tools()
             self._runtime_version = (await run(self._store.runtime("--version"))).split("\n")[0]
         except (OciError, TimeoutError) as error:
-            raise UsageError(f"oci cannot be made ready: {error}; 'tbench doctor' may say more") from error
+            raise UsageError(f"oci cannot be made ready: {error}; {doctor} may say more") from error
         self._tools = str(self._place.images.layers(tools.id)[0]) + TOOLS
         if notice := settings.container_proxy.notice:
             say(notice)
@@ -83,7 +83,7 @@ class OciBackend:
             self._limits["pinned cpus"] = LimitState.IN_FORCE if self._place.has_limits else LimitState.NOT_IN_FORCE
         if words := describe_limits(self._limits):
             if config.require_limits:
-                raise UsageError(f"--require-limits: oci's containers have {words}; see 'tbench doctor'")
+                raise UsageError(f"--require-limits: oci's containers have {words}; see {doctor}")
             say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
         found = await self._reaping
         self._kept_mb = found.kept_mb

@@ -44,7 +44,7 @@ async def remove_leftovers(store: Store) -> Reaped:
             trouble = await _remove(store, item)
             whose = f"{item.description}, whose process is gone"
             lines.append(f"could not remove {item.description}: {trouble}" if trouble else f"removed {whose}")
-    return reaped(lines, found)
+    return reaped(lines, found, store.option)
 
 
 def _containers(store: Store, scope: Scope) -> list[Leftover]:

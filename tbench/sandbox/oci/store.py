@@ -57,8 +57,7 @@ class Store:
         path = address.removeprefix(NO_ENGINE)
         if path and not Path(path).is_absolute():
             raise UsageError(f"{address}: not an absolute path; use {NO_ENGINE} or {NO_ENGINE}/path")
-        own = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tbench/oci"
-        store = cls(Path(path) if path else own if os.geteuid() else _SYSTEM_DIRECTORY)
+        store = cls(Path(path) if path else _default_directory())
         try:
             for folder in (store.images, store.names, store.containers):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -66,6 +65,11 @@ class Store:
         except OSError as error:
             raise UsageError(f"{address}: {error}; use {NO_ENGINE}/path with a directory that you may write") from None
         return store
+
+    @property
+    def option(self) -> str:
+        """The option with which other commands use this store."""
+        return f"--engine {NO_ENGINE}{'' if self.root == _default_directory() else self.root}"
 
     @property
     def images(self) -> Path:
@@ -103,6 +107,11 @@ class Store:
     def remove_tree(self, path: Path) -> list[str]:
         """Return the command that removes a directory whose files may belong to other users."""
         return [*self.as_root(), "rm", "-rf", str(path)]
+
+
+def _default_directory() -> Path:
+    own = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tbench/oci"
+    return own if os.geteuid() else _SYSTEM_DIRECTORY
 
 
 async def run(argv: list[str], *, limit_sec: float = _RUN_SEC, log: list[str] | None = None) -> str:
