@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from tbench.sandbox.leftovers import Cleaned, Leftover, Reaped, Scope, in_scope, reaped, with_reason_to_keep
 from tbench.sandbox.oci.container import remove_container
-from tbench.sandbox.oci.store import OciError, State, Store, image_facts, read_states, run
+from tbench.sandbox.oci.store import OciError, State, Store, image_facts, is_held, read_states, run
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, LABEL_SNAPSHOT
 
 _SEARCHES, _BETWEEN_SEARCHES_SEC = 4, 0.5
+_NEW_SEC = 60.0
+"""Age from which a directory without a lock is no longer about to get one."""
 
 
 async def clean(store: Store, scope: Scope, *, dry_run: bool = False) -> Cleaned:
     """Remove what `scope` allows, or with `dry_run` only report it. Never raises."""
     cleaned = Cleaned()
-    items = [*_containers(store, scope), *_images(store, scope)]
+    items = [*_containers(store, scope), *_unfinished(store), *_images(store, scope)]
     has_live = any(item.live for item in items)
     for item in items:
         is_shared = item.kind == "image" and not item.run
@@ -37,8 +41,8 @@ async def clean(store: Store, scope: Scope, *, dry_run: bool = False) -> Cleaned
 
 
 async def remove_leftovers(store: Store) -> Reaped:
-    """Remove containers of killed runs, at the start of a run. Never raises."""
-    lines, found = list[str](), _containers(store, Scope())
+    """Remove containers and unfinished images of killed runs, at the start of a run. Never raises."""
+    lines, found = list[str](), [*_containers(store, Scope()), *_unfinished(store)]
     for item in found:
         if not item.why_kept:
             trouble = await _remove(store, item)
@@ -54,13 +58,30 @@ def _containers(store: Store, scope: Scope) -> list[Leftover]:
         run_name = labels.get(LABEL_RUN, "")
         item = Leftover("container", directory.name, f"container {directory.name[-12:]} of run {run_name}", run_name)
         is_kept = state is not None and state.is_kept
-        found.append(with_reason_to_keep(item, labels, scope, kept=is_kept))
+        if state is not None or not _is_abandoned(directory):
+            item = with_reason_to_keep(item, labels, scope, kept=is_kept)
+        found.append(item)
     return in_scope(found, scope)
+
+
+def _unfinished(store: Store) -> Iterator[Leftover]:
+    """Yield images whose process ended before they were complete."""
+    for directory in sorted(store.images.glob(".new-*")):
+        if _is_abandoned(directory):
+            yield Leftover("image", directory.name, f"unfinished image {directory.name}")
+
+
+def _is_abandoned(directory: Path) -> bool:
+    """Whether nobody makes anything in a directory, not even its first file."""
+    try:
+        return not is_held(directory) and time.time() - directory.stat().st_mtime > _NEW_SEC
+    except OSError:
+        return False
 
 
 def _images(store: Store, scope: Scope) -> Iterator[Leftover]:
     """Yield snapshots, and with `everything` all images."""
-    for directory in sorted(store.images.iterdir()):
+    for directory in sorted(store.images.glob("[!.]*")):
         try:
             labels = image_facts(directory)["Config"].get("Labels") or {}
         except (OSError, ValueError, LookupError):

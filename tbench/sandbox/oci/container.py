@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -28,7 +29,17 @@ from tbench.sandbox.oci.accounts import find_user
 from tbench.sandbox.oci.images import Images
 from tbench.sandbox.oci.process import OciCommands
 from tbench.sandbox.oci.spec import container_spec, process_spec
-from tbench.sandbox.oci.store import OciError, State, Store, image_facts, run, start_of
+from tbench.sandbox.oci.store import (
+    OciError,
+    State,
+    Store,
+    held,
+    how_to_install,
+    image_facts,
+    is_full,
+    run,
+    start_of,
+)
 from tbench.sandbox.owner import LABEL_BEGAN, LABEL_ORIGINAL, LABEL_SNAPSHOT, SNAPSHOT_KEPT
 from tbench.sandbox.recipe import Originals, SandboxRecipe
 from tbench.sandbox.stream import OutputStream
@@ -43,9 +54,11 @@ _MIN_FREE_PIDS = 16
 _MORE_MEMORY_MB = 512.0
 _LOG_BYTES = 1 << 20
 # In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
+_NO_OVERLAY = 99
+_OVERLAY_REMEDY = f"; use another file system, or install fuse-overlayfs: {how_to_install(['fuse-overlayfs'])}"
 _START = """options=$1 merged=$2 log=$3; shift 3
 mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
-    { [ "$FUSE" ] && fuse-overlayfs -o "$FUSE" "$merged" 2>>"$log"; } || exit
+    { [ "$FUSE" ] && fuse-overlayfs -o "$FUSE" "$merged" 2>>"$log"; } || exit 99
 exec "$@"
 """
 _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
@@ -53,6 +66,8 @@ _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
 _ONLINE = """tail --pid="$1" -f /dev/null |
 slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """
+# What starts a container holds a lock on its directory, and goes on if tbench is killed.
+_WAIT_FOR_START = '[ ! -d "$0" ] || flock --wait 30 "$0" true\n'
 # On a busy machine a cgroup may not be empty at once. The runtime does not know a container that has not started.
 _DELETE = """id=${0##*/}
 for turn in 1 2 3 4 5; do
@@ -116,7 +131,7 @@ class OciContainer(BaseContainer[SandboxRecipe]):
             )
             if isinstance(error, OciError | OSError | TimeoutError):
                 why = f"starting the container failed: {error or 'it took too long'}"
-                kind = "image_no_space" if "No space left" in why else "sandbox_failed"
+                kind = "image_no_space" if is_full(why) else "sandbox_failed"
                 origin = Origin("start", recipe.is_fresh)
                 raise TrialError(kind, why, stage=Stage.SANDBOX, origin=origin) from error
             raise
@@ -168,19 +183,22 @@ class OciContainer(BaseContainer[SandboxRecipe]):
             options + (",userxattr" if store.is_rootless else ""), str(directory / "merged"), str(errors),
             *store.runtime(*words, directory.name),
         ]  # fmt: skip
+        uses_fuse = shutil.which("fuse-overlayfs") and os.access("/dev/fuse", os.W_OK)
         output = await self._log_pipe() if self._recipe.startup.entrypoint else asyncio.subprocess.DEVNULL
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, "FUSE": options if _has_fuse() else ""},
-            )  # fmt: skip
+            with held(directory) as lock:
+                process = await asyncio.create_subprocess_exec(
+                    *argv, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                    env={**os.environ, "FUSE": options if uses_fuse else ""}, pass_fds=(lock,),
+                )  # fmt: skip
         finally:
             if output >= 0:
                 os.close(output)
         async with asyncio.timeout(_READY_SEC):
             await process.wait()
         if process.returncode:
-            raise OciError(_last_message(errors))
+            remedy = "" if process.returncode != _NO_OVERLAY or shutil.which("fuse-overlayfs") else _OVERLAY_REMEDY
+            raise OciError(f"{_last_message(errors)}{remedy}")
         pid = int(pid_file.read_text())
         self._state = dataclasses.replace(self._state, pid=pid, starttime=start_of(pid))
         self._state.write(directory)
@@ -413,7 +431,9 @@ async def remove_container(store: Store, directory: Path, state: State | None) -
     try:
         if state is not None and state.is_running:
             await _kill(state)
-        await run([*store.as_root(), "sh", "-c", _DELETE, str(directory), *store.runtime()])
+        has_started = state is not None and state.pid != 0
+        script = _DELETE if has_started else f"{_WAIT_FOR_START}{_DELETE}"
+        await run([*store.as_root(), "sh", "-c", script, str(directory), *store.runtime()])
     except (OciError, OSError, TimeoutError) as error:
         return str(error) or "it took too long"
     return ""
@@ -435,10 +455,6 @@ async def _kill(state: State) -> None:
         finally:
             loop.remove_reader(process)
             os.close(process)
-
-
-def _has_fuse() -> bool:
-    return Path("/dev/fuse").exists()
 
 
 def _last_message(errors: Path) -> str:

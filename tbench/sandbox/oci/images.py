@@ -22,7 +22,7 @@ from tbench.sandbox.backend import SandboxSettings, Say
 from tbench.sandbox.build_context import BuildContext, build_tag_if_unchanged
 from tbench.sandbox.dockerfile import base_images
 from tbench.sandbox.image import Image, ImageName
-from tbench.sandbox.oci.store import OciError, Store, how_to_install, image_facts, missing_programs, run
+from tbench.sandbox.oci.store import OciError, Store, held, how_to_install, image_facts, is_full, missing_programs, run
 from tbench.sandbox.own_images import base_images as own_bases
 from tbench.sandbox.own_images import tools_tag
 from tbench.sandbox.owner import LABEL_IMAGE, LABEL_SHARED
@@ -46,8 +46,8 @@ class Images:
     async def get(self, environment: Environment) -> Image:
         """Find, copy or build the image of a task.
 
-        Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, task_changed. A permanent
-        failure is remembered for the run.
+        Raises TrialError: image_unavailable, image_build_failed, image_build_timeout, image_no_space, task_changed. A
+        permanent failure is remembered for the run.
         """
         published, config = environment.settings.docker_image, self._settings.config
         is_built = environment.can_be_built and (config.build or not published)
@@ -85,7 +85,8 @@ class Images:
                 )
                 tag = await asyncio.to_thread(build_tag_if_unchanged, environment)
                 return await self._built(environment, tag)
-            raise TrialError("image_unavailable", f"{environment.name}: {name}: {error}", stage=Stage.IMAGE) from error
+            kind = "image_no_space" if is_full(str(error)) else "image_unavailable"
+            raise TrialError(kind, f"{environment.name}: {name}: {error}", stage=Stage.IMAGE) from error
         return replace(image, reference=name).as_published("pulled")
 
     async def _built(self, environment: Environment, tag: str) -> Image:
@@ -112,7 +113,8 @@ class Images:
             raise TrialError("image_build_timeout", why) from None
         except (OciError, OSError) as error:
             masked = self._settings.container_proxy.masks.mask_text(f"{environment.dockerfile}: {error}")
-            raise TrialError("image_build_failed", masked, stage=Stage.IMAGE) from error
+            kind = "image_no_space" if is_full(masked) else "image_build_failed"
+            raise TrialError(kind, masked, stage=Stage.IMAGE) from error
         finally:
             self._keep_log(environment, log)
 
@@ -251,7 +253,8 @@ class Images:
         new = Path(tempfile.mkdtemp(prefix=".new-", dir=self._store.images))
         new.chmod(0o755)
         try:
-            yield new
+            with held(new):
+                yield new
         finally:
             if new.exists():
                 os.spawnvp(os.P_WAIT, "sh", ["sh", "-c", '"$@"', "sh", *self._store.remove_tree(new)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -36,7 +37,7 @@ class OciError(Exception):
 def how_to_install(programs: list[str]) -> str:
     """Return the command that installs missing programs."""
     sudo = "" if os.geteuid() == 0 else "sudo "
-    return f"{sudo}apt-get install --no-install-recommends {' '.join(PACKAGES[each] for each in programs)}"
+    return f"{sudo}apt-get install --no-install-recommends {' '.join(PACKAGES.get(each, each) for each in programs)}"
 
 
 def missing_programs(*names: str) -> list[str]:
@@ -170,6 +171,34 @@ class State:
     def is_running(self) -> bool:
         """Whether its first process still runs."""
         return bool(self.pid) and start_of(self.pid) == self.starttime != ""
+
+
+def is_full(message: str) -> bool:
+    """Whether a program failed because a disk is full."""
+    return "no space left" in message.lower()
+
+
+@contextlib.contextmanager
+def held(directory: Path) -> Iterator[int]:
+    """Lock a directory for the block, and until the end of programs that get the yielded file. Raises OSError."""
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a process still makes something in a directory. Raises OSError."""
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def start_of(pid: int) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -20,9 +22,10 @@ from tbench.errors import TrialError, UsageError
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.leftovers import Scope
 from tbench.sandbox.oci.backend import OciBackend
-from tbench.sandbox.oci.cleaning import clean
+from tbench.sandbox.oci.cleaning import clean, remove_leftovers
 from tbench.sandbox.oci.container import OciContainer
-from tbench.sandbox.oci.store import Store, missing_programs, run, start_of
+from tbench.sandbox.oci.store import Store, held, is_held, missing_programs, read_states, run, start_of
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
@@ -222,6 +225,64 @@ async def test_a_killed_run_s_containers_are_removed_by_the_next_and_others_stay
     assert not directory.exists()
     assert start_of(pid) == ""
     assert await output(mine, "echo here") == "here\n"
+
+
+async def test_a_start_that_is_cut_off_ends_before_its_files_go(
+    backend: OciBackend, store: Store, make_task: Any, run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = store.runtime()[0]
+    (slow := tmp_path / runtime).write_text(
+        f'#!/bin/sh\ncase "$*" in *" run "*) sleep 2 ;; esac\nexec {shutil.which(runtime)} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    starting = asyncio.ensure_future(backend.sandbox(agent_environment(Task.read(make_task())), "t.s0.x"))
+
+    def made() -> list[Path]:
+        return [each for each, state in read_states(store) if state and state.labels[LABEL_RUN] == run_name]
+
+    while not (found := [each for each in made() if is_held(each)]):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert made() == []
+    (directory,) = found
+    assert commands_with(directory.name) == []
+
+
+def commands_with(word: str) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(file.read_text(errors="replace"))
+    return [each for each in found if word in each]
+
+
+async def test_what_was_never_finished_is_removed_once_nobody_makes_it(store: Store) -> None:
+    image, container = store.images / f".new-{uuid.uuid4().hex}", store.containers / f"tbench-{uuid.uuid4().hex}"
+    for each in (image, container):
+        each.mkdir()
+    young = (await clean(store, Scope(), dry_run=True)).removed
+    for each in (image, container):
+        os.utime(each, (0, 0))
+    with held(image):
+        locked = (await clean(store, Scope(), dry_run=True)).removed
+    await remove_leftovers(store)
+    names = [image.name, container.name[-12:]]
+    assert [[name for name in names if name in " ".join(lines)] for lines in (young, locked)] == [[], names[1:]]
+    assert not image.exists() and not container.exists()
+
+
+async def test_a_full_disk_is_not_the_tasks_error(
+    backend: OciBackend, make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (full := tmp_path / "buildah").write_text("#!/bin/sh\necho 'write /a: no space left on device' >&2\nexit 1\n")
+    full.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    task = Task.read(make_task(dockerfile=f"FROM debian:bookworm-slim\nLABEL new={uuid.uuid4().hex}\n"))
+    with pytest.raises(TrialError, match="no space left") as failed:
+        await backend.prepare(agent_environment(task))
+    assert failed.value.type == "image_no_space"
 
 
 async def test_a_container_killed_from_outside_is_lost(start: Start) -> None:
