@@ -25,7 +25,7 @@ _WRITING_CALLS = {
     *("write_text", "write_bytes", "mkdir", "makedirs", "touch", "copy", "copyfile", "copytree", "move", "rename"),
     *("save", "unlink", "remove", "rmtree"),
 }
-_MAX_VALUES = 8
+_MAX_VALUES = 64
 _DOWNLOADS = re.compile(r"\b(?:git clone|curl|wget)\b|^\s*ADD\s+\S*https?:", re.MULTILINE)
 Known = Mapping[str, list[str]]
 """Possible paths by variable name."""
@@ -130,7 +130,7 @@ def _expected_paths(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             known.setdefault(node.targets[0].id, []).extend(_paths(node.value, known))
-    inside = {id(each) for node in nodes for each in _subexpressions(node)}
+    inside = {id(each) for node in nodes for each in (*_subexpressions(node), *_harmless_question(node))}
     own = {path for node in nodes for path in _written_paths(node, known)}
     given = [text for node in nodes for text in _command_texts(node, known)]
     for node in nodes:
@@ -176,6 +176,21 @@ def _is_text(node: ast.AST) -> TypeGuard[_TextConstant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+def _harmless_question(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the condition of an `if` that goes on either way: what it asks for need not be there."""
+    if isinstance(node, ast.If) and not any(_can_fail(each) for part in (node.body, node.orelse) for each in part):
+        yield from ast.walk(node.test)
+
+
+def _can_fail(statement: ast.stmt) -> bool:
+    """Whether a statement can end a test as failed, or early."""
+    return any(
+        isinstance(node, ast.Assert | ast.Raise | ast.Return)
+        or (isinstance(node, ast.Call) and re.search(r"\b(?:fail|skip|exit)$", ast.unparse(node.func)) is not None)
+        for node in ast.walk(statement)
+    )
+
+
 def _subexpressions(node: ast.AST) -> Iterator[ast.AST]:
     """Yield subexpressions that are no whole paths: parts of longer paths and f-strings, and docstrings."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -193,6 +208,8 @@ def _paths(node: ast.expr, known: Known) -> list[str]:
         return [node.value] if isinstance(node.value, str) else []
     if isinstance(node, ast.Name):
         return known.get(node.id, [])[:_MAX_VALUES]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and len(node.args) == 1:
+        return _paths(node.args[0], known)
     if isinstance(node, ast.Call) and _is_path(node):
         parts = [_paths(each, known) for each in node.args]
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -285,7 +302,8 @@ def _unknown_files(texts: TaskTexts) -> Iterator[Hint]:
     prose = "\n".join(line for line in texts.instruction.splitlines() if not _EXAMPLE.search(line))
     for path in dict.fromkeys(_FILE.findall(prose)):
         name = path.rpartition("/")[2]
-        if name.rpartition(".")[0] and not texts.is_in_environment(name) and not any(name in each for each in others):
+        is_input = name.rpartition(".")[0] and is_agent_path(path)
+        if is_input and not texts.is_in_environment(name) and not any(name in each for each in others):
             yield Hint(texts.path / "instruction.md", f"{path}: no such file in environment, tests or solution")
 
 
@@ -307,7 +325,12 @@ _REVEALING_NAMES = ("solve.sh", "solution.sh", "run-tests.sh")
 def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
     """Yield files of the environment that are part of tests or solution."""
     root = texts.path
-    secret = {sha256_of(path): path for folder in texts.folders for path in _files(folder / "solution")}
+    secret = {
+        sha256_of(path): path
+        for folder in texts.folders
+        for path in _files(folder / "solution")
+        if path.name in _REVEALING_NAMES or not _is_input(path.relative_to(folder / "solution"), texts)
+    }
     secret |= {
         sha256_of(path): path for folder in texts.folders for path in _files(folder / "tests") if _is_test_script(path)
     }
@@ -319,6 +342,20 @@ def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
             yield Hint(path, f"is a copy of {same.relative_to(root)}, which the agent can read in the image")
         elif path.name in _REVEALING_NAMES:
             yield Hint(path, "is named like a solution or tests, and the agent can read it in the image")
+
+
+def _is_input(path: Path, texts: TaskTexts) -> bool:
+    """Whether a file of the solution is meant for the agent, too: named in the instruction, or left as it was.
+
+    It was left as it was if the solution has changed another file of the same folder tree.
+    """
+    if path.name in texts.instruction:
+        return True
+    top = path.parts[0]
+    return len(path.parts) > 1 and any(
+        name.startswith(f"{top}/") and texts.environment.get(name, text) != text
+        for name, text in texts.solution.items()
+    )
 
 
 def _is_test_script(path: Path) -> bool:
@@ -334,6 +371,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 # Scripts: a test.sh that can end without a reward, and unpinned programs from the network
 
+COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _REWARD = re.compile(r"reward\.(?:txt|json)|/logs/verifier")
 _SETS_ERREXIT = re.compile(r"^\s*set\s+-(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
 _UNSETS_ERREXIT = re.compile(r"^\s*set\s+\+(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
@@ -367,7 +405,7 @@ def _all_texts(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
 
 
 def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
-    path, script = texts.test_path("test.sh"), texts.tests.get("test.sh", "")
+    path, script = texts.test_path("test.sh"), COMMENT.sub("", texts.tests.get("test.sh", ""))
     if texts.task.brings_tests and not script:
         return  # the tests are in an image
     if not any(_REWARD.search(text) for text in texts.tests.values()):
@@ -379,7 +417,7 @@ def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
     writes = [number for number, line in enumerate(lines) if _REWARD.search(line) and "ctrf" not in line]
     for number, line in enumerate(lines[: min(writes, default=0)]):
         is_guarded = any(_WORKDIR_GUARD.search(each) for each in lines[max(0, number - 6) : number + 1])
-        if _EXIT.search(line.partition("#")[0]) and not is_guarded:
+        if _EXIT.search(line) and not is_guarded:
             yield Hint(path, f"line {number + 1}: exits before a reward is written, so there is no verdict")
     if (code := _READS_EXIT_CODE.search(script)) is not None and _exits_on_failure_at(script, code.start()):
         yield Hint(path, "reads $? under `set -e`: a failing test ends the script before a reward is written")

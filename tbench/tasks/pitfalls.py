@@ -12,6 +12,7 @@ from pathlib import Path
 from tbench.tasks.artifacts import with_logs
 from tbench.tasks.dockerfile import copied_paths
 from tbench.tasks.lint import (
+    COMMENT,
     Hint,
     TaskTexts,
     expected_paths,
@@ -24,7 +25,6 @@ from tbench.tasks.lint import (
 )
 from tbench.tasks.task import Task
 
-_COMMENT = re.compile(r"(?:^|\s)#.*")
 _CONTINUED = re.compile(r"\\\r?\n\s*")
 _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 
@@ -32,7 +32,7 @@ _HEREDOC = re.compile(r"<<-?\s*[\"']?(\w+)[\"']?[^\n]*\n.*?^\s*\1\s*$", re.DOTAL
 def _commands(script: str) -> Iterator[str]:
     """Yield the lines of a shell script without comments and here-documents, with continued lines joined."""
     for line in _CONTINUED.sub(" ", _HEREDOC.sub("\n", script)).splitlines():
-        if line := _COMMENT.sub("", line).strip():
+        if line := COMMENT.sub("", line).strip():
             yield line
 
 

@@ -42,6 +42,7 @@ def test_there_is_none_about_a_bundled_task(task: Task) -> None:
         'from pathlib import Path\nAPP = Path("/app")\n\ndef test():\n    assert (APP / "result.csv").exists()\n',
         'import os\nassert os.path.exists(os.path.join("/app", "result.csv"))\n',
         'import subprocess\nsubprocess.run(["cat", "/app/result.csv"])\n',
+        'import os, pytest\nif not os.path.exists("/app/result.csv"):\n    pytest.fail("no result")\n',
     ],
 )
 def test_a_path_that_the_tests_want_and_no_one_names(make_task: MakeTask, python: str) -> None:
@@ -65,6 +66,8 @@ def test_a_path_that_the_tests_want_and_no_one_names(make_task: MakeTask, python
         'run(["tool", "-o", "own.txt"])\nopen("/app/own.txt")\n',
         'import shutil\nshutil.copy("/tests/x", "/app/own.txt")\nopen("/app/own.txt")\n',
         'get("/api/notes")\nget("/tests/data.txt")\nopen("/etc/passwd")\nopen("/usr/bin/tool")\n',
+        'import os, run\nif not os.path.exists("/app/own.txt"):\n    run.make("x", check=True)\n',
+        'from pathlib import Path\nout = Path("/app/own.png")\nrun(["tool", "x", str(out)])\nassert out.exists()\n',
         '"""Looks at /app/own.txt."""\n',
         "def broken(:\n",
         "x = " + "a / " * 5000 + "b\n",
@@ -98,7 +101,7 @@ def test_a_port_that_the_tests_want_and_no_one_names(make_task: MakeTask, python
 
 
 def test_a_file_that_the_instruction_names_and_no_one_knows(make_task: MakeTask) -> None:
-    text = "Turn `/app/in.txt` into /app/done.\nFor example /app/no.txt. See http://host/a/b.html and /app/*.md.\n"
+    text = "Turn `/app/in.txt` around.\nE.g. /app/no.txt. See http://host/a/b.html and\n/path/to/x.md, /app/*.md.\n"
     path = make_task(instruction=text)
     words = "/app/in.txt: no such file in environment, tests or solution"
     assert told(path) == [f"instruction.md: {words}"]
@@ -117,6 +120,25 @@ def test_a_part_of_tests_or_solution_in_the_image(make_task: MakeTask) -> None:
     ]
     (path / "environment" / "Dockerfile").write_text("FROM debian:bookworm-slim\nCOPY in/data.txt ./\n")
     assert told(path) == []
+
+
+def test_files_of_the_solution_that_the_agent_is_meant_to_have(make_task: MakeTask) -> None:
+    tree = {
+        "src/main.c": "int main(void) { return run_the_program(); }\n",
+        "src/run.c": "int run() { return 1; }\n" * 3,
+    }
+    files = {**tree, "script.txt": "line\n" * 20}
+    path = make_task(instruction="Parse `script.txt`.\n", dockerfile="FROM debian:bookworm-slim\nCOPY . /app\n")
+    with_files(path, {f"{folder}/{name}": files[name] for folder in ("environment", "solution") for name in files})
+    assert told(path) == [
+        f"environment/{name}: is a copy of solution/{name}, which the agent can read in the image" for name in tree
+    ]
+    with_files(path, {"solution/src/run.c": "int run() { return 0; }\n" * 3})
+    assert told(path) == []
+
+
+def test_a_comment_of_a_script_is_no_command(make_task: MakeTask) -> None:
+    assert told(make_task(test=f"set -e\n# no $? and no exit here\nif pytest; then {PASSES}fi\n")) == []
 
 
 @pytest.mark.parametrize(
