@@ -427,12 +427,15 @@ class Trial:
 
     async def _copies_for_verdict(self, task: Task) -> SpareCopies | None:
         """Return the means to start a fresh container in advance for the verdict; None if the verdict needs none."""
+        if verifier_environment(task) is not None or self._verify_in.mode == "shared":
+            return None
         sandbox, oracle = self._sandbox, await asyncio.to_thread(self._calibration)
         assert sandbox is not None
-        if verifier_environment(task) is None and uses_fresh_container(self._verify_in.mode, task, sandbox, oracle):
-            self._copies = self._copies or SpareCopies(sandbox)
-            return self._copies
-        return None
+        return self._copies_of(sandbox) if uses_fresh_container(self._verify_in.mode, task, sandbox, oracle) else None
+
+    def _copies_of(self, sandbox: Sandbox) -> SpareCopies:
+        self._copies = self._copies or SpareCopies(sandbox)
+        return self._copies
 
     def _replayed_steps(self) -> ReplayedSteps | None:
         """Return the steps that are replayed because the sandbox of another process is gone, if any."""
@@ -531,7 +534,6 @@ class Trial:
         again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
         # A fresh container would get all that was written, too.
         mode = "shared" if part.outcome is Outcome.DISK_LIMIT else self._verify_in.mode
-        self._copies = self._copies or SpareCopies(sandbox)
         verdict = await verify_by(
             mode,
             part.task,
@@ -539,7 +541,7 @@ class Trial:
             again=again,
             oracle=oracle,
             is_oracle=self._is_oracle,
-            copies=self._copies,
+            copies=self._copies_of(sandbox),
         )
         return verdict.remarked(remarks)
 
