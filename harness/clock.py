@@ -61,6 +61,12 @@ class Clock:
             self.waited_sec += seconds
             self._postpone(seconds)
 
+    def set_spent(self, seconds: float) -> None:
+        """Go on as if `seconds` had been spent so far."""
+        more = seconds - self.spent_sec
+        self._spent_before += more
+        self._postpone(-more)
+
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the clock during a block; afterwards as much time is left as before."""

@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 from harness.agent import AgentTerminal, never_answered
+from harness.checkpoint import Checkpoint, Counts, HistoryCounts, ReplayedSteps, Saved
 from harness.clock import Clock
 from harness.conversations import Conversations
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
@@ -116,7 +117,8 @@ class CustomRun:
 
     With `acts_unseen`, the agent is a program that executes its actions itself. Then actions are the tool calls of
     replies, and observations are the next query's messages about them. The agent never gets a reply that `oversight` or
-    `approval` refuses: the model is asked again.
+    `approval` refuses: the model is asked again. `on_checkpoint` is called with what a replay by another process needs,
+    and `again` are the steps that this process replays.
     """
 
     def __init__(
@@ -134,6 +136,8 @@ class CustomRun:
         approval: Approval | None = None,
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
+        on_checkpoint: Callable[[Saved], None] = lambda _: None,
+        again: ReplayedSteps | None = None,
     ) -> None:
         self._agent = agent
         self._name = name
@@ -150,6 +154,8 @@ class CustomRun:
         self._earlier = tuple(earlier)
         self._on_step = on_step
         self._on_step_done = on_step_done
+        self._on_checkpoint, self._again = on_checkpoint, again
+        self._interventions_saved = 0
         self._steps_done = 0
         """Number of steps that have ended."""
         self._early_calls: list[_TerminalCall] = []
@@ -230,6 +236,7 @@ class CustomRun:
                 if not self._acts_unseen:
                     return reply
                 decided = await self._review(reply, asked, max_tokens, tools)
+                self._save()
                 if isinstance(decided, Reply):
                     return decided
                 asked = (*asked, _said(reply), *decided)
@@ -277,6 +284,11 @@ class CustomRun:
                 messages = (*messages, Message(role="user", content=text))
         # An agent that acts unseen may send another request before it reports the result of the last reply.
         self._end_steps(1 if self._acts_unseen else 0)
+        if self._again is not None and index > len(self._again.dropped):
+            clock.set_spent(self._again.spent_sec)  # a replay asks no model, so its time says nothing
+            self._again = None
+        if self._acts_unseen:
+            self._save(opening=messages[:1] if index == 1 else None)
         self._on_step(index)
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
@@ -306,6 +318,18 @@ class CustomRun:
         if limit is not None and self._usage.completion_tokens >= limit:
             return messages, await self._end(Outcome.TOKEN_LIMIT)
         return messages, reply
+
+    def _save(self, opening: tuple[Message, ...] | None = None) -> None:
+        """Save what a replay of the trial needs."""
+        assert self._clock is not None
+        clock, new = self._clock, self._supervisor.interventions[self._interventions_saved :]
+        counts = Counts(self._usage, {}, spent_sec=clock.spent_sec, waited_sec=clock.waited_sec, replies=clock.replies)
+        # If two replies wait for their results, the later one is asked for again.
+        pending = self._steps[self._steps_done] if self._steps_done < len(self._steps) else None
+        done, self._interventions_saved = self._steps_done, self._interventions_saved + len(new)
+        self._on_checkpoint(
+            Checkpoint(time.time(), done, HistoryCounts(), counts, pending, opening=opening, interventions=tuple(new))
+        )
 
     async def _end(self, why: Outcome | EndpointError) -> Reply:
         """End the trial without returning to the agent."""

@@ -159,6 +159,8 @@ class UserAgent:
             earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
+            on_checkpoint=place.on_checkpoint,
+            again=place.again,
         )
         try:
             return await _work_at_terminal(place, terminal, run)

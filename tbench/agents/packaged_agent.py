@@ -45,7 +45,8 @@ _LONGEST_ARGUMENT = 120 << 10
 class PackagedAgent:
     """An agent that a recipe describes; one instance per trial."""
 
-    why_anew = "its state is in its process"
+    why_anew = ""
+    why_replayed = "its agent's connections to tbench have ended"
 
     def __init__(
         self, recipe: Recipe, model: Model, model_name: str, limits: Limits, approval: Approval | None = None

@@ -106,6 +106,15 @@ class SaysWhyAnew(Protocol):
         """Why it starts again after tbench was interrupted; empty if it can continue."""
 
 
+@runtime_checkable
+class SaysWhyReplayed(Protocol):
+    """An agent that continues by `Workplace.again` only."""
+
+    @property
+    def why_replayed(self) -> str:
+        """Why it cannot continue in its sandbox after tbench was interrupted."""
+
+
 class NopAgent:
     """The agent that does nothing: every task must score 0 with it."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.checkpoint import Conversation
-from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
+from tbench.agents.trial_agent import SaysWhyAnew, SaysWhyReplayed, TrialAgent
 from tbench.config.settings import GoOn
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.results import ErrorInfo, TrialResult
@@ -87,10 +87,14 @@ def _with_cut(
         if note.keep_sec <= 0:
             raise ValueError("it was interrupted where no other process can continue it")
         ended = _ended_parts(plan.task, trial_directory(run, note.task, note.seed, note.attempt))
-        if why := why_anew(plan.task, make_agent(), note.phase, len(ended)):
+        agent = make_agent()
+        if why := why_anew(plan.task, agent, note.phase, len(ended)):
             raise ValueError(why)
         assert plan.task is not None
-        return replace(plan, attempt=note.attempt, cut=_read_cut(run, note, plan.task, ended))
+        cut = _read_cut(run, note, plan.task, ended)
+        if isinstance(agent, SaysWhyReplayed) and not cut.has_worked:
+            cut = replace(cut, why_replayed=agent.why_replayed)
+        return replace(plan, attempt=note.attempt, cut=cut)
     except (OSError, ValueError, UsageError) as error:
         say(f"{note.task}/{note.seed} starts again: {error}")
         forget(run, plan.trial)
@@ -158,7 +162,11 @@ async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | s
     if not isinstance(machine.backend, Reopens):
         return f"its container is lost: {machine.backend.name} cannot reopen containers"
     try:
-        return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
+        sandbox = await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
+        if not cut.why_replayed:
+            return sandbox
+        await sandbox.remove()
+        return cut.why_replayed
     except TrialError as error:
         if error.type != "sandbox_lost":
             raise

@@ -32,6 +32,8 @@ class Cut:
     """Steps of its task before the interrupted one."""
     lost: str = ""
     """Why its attempt ended without its sandbox; empty if it may still have one."""
+    why_replayed: str = ""
+    """Why it cannot continue in its sandbox, even if that is there; empty if it can."""
     replays_lost: int = 0
     """Number of replays that could not be finished."""
 

@@ -23,6 +23,8 @@ from tool_calling_server import SUBMIT, ToolCallingServer
 from tbench.agents.recipe import known_recipes, load_recipe
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.own_images import recipe_hash
+from tbench.sandbox.owner import LABEL_DIRECTORY
+from tbench.storage.run_files import CHECKPOINTS_NAME
 from tbench.tasks.sources import images_dir
 
 pytestmark = pytest.mark.engine
@@ -163,30 +165,39 @@ async def test_an_agent_works_beside_the_services_of_its_task(
     assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 1)
 
 
-def test_a_trial_whose_run_was_killed_begins_again_with_all_its_requests(
-    tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
+@pytest.mark.parametrize(
+    ("told", "asked"), [("same", []), ("$(tr 0-9a-f- G-W </proc/sys/kernel/random/uuid)", ["one", "two"])]
+)
+def test_a_trial_whose_run_was_killed_gets_its_replies_again_unless_its_requests_differ(
+    told: str, asked: list[str], tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
 ) -> None:
     recipe = tmp_path / "shell.toml"
-    write_recipe(recipe, ': {instruction}\n"$ASK" one && sleep 3 && "$ASK" two && touch /app/done')
+    later = """'one"}, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "'"""
+    work = f'"$ASK" one && "$ASK" {later}"two {told}" && sleep 3 && "$ASK" three && touch /app/done'
+    write_recipe(recipe, ": {instruction}\n" + work.replace('{"', '{{"').replace('"}', '"}}'))
     command = [sys.executable, "-m", "tbench", "run", str(make_task().parent), "--agent", str(recipe)]
     command += ["--base-url", server.base_url, "--verify", "shared", "--output", str(tmp_path / "run")]
+    saved = tmp_path / "run" / "trials" / "small-task" / "seed-0" / CHECKPOINTS_NAME
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         ends = time.monotonic() + 120
-        while not questions(server) and time.monotonic() < ends:
+        while not (saved.exists() and saved.read_bytes().count(b"\n") == 4) and time.monotonic() < ends:
             time.sleep(0.05)
         running.kill()
-    assert questions(server) == ["one"]
+    assert questions(server) == ["one", "two"]
     resume = [sys.executable, "-m", "tbench", "resume", str(tmp_path / "run")]
     done = subprocess.run(resume, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert questions(server) == ["one", "one", "two"]
-    (line,) = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
-    assert json.loads(line)["reward"] == 1.0
+    assert questions(server) == ["one", "two", *asked, "three"]
+    (result,) = (each for each in results_in(tmp_path / "run") if each.final)
+    assert (result.error, result.reward, result.steps) == (None, 1.0, 3)
+    assert [each.how for each in result.went_on] == ([] if asked else ["replayed"])
+    ids = ["docker", "ps", "--quiet", "--filter", f"label={LABEL_DIRECTORY}={tmp_path / 'run'}"]
+    assert subprocess.run(ids, capture_output=True, text=True, check=True).stdout == ""
 
 
 def questions(server: ToolCallingServer) -> list[str]:
     said = [body["messages"][-1]["content"] for body in server.bodies if body["messages"]]
-    return [text for text in said if text in ("one", "two")]
+    return [text.split()[0] for text in said if text.startswith(("one", "two", "three"))]
 
 
 def test_runs_of_two_agents_are_compared_by_task_and_seed(

@@ -25,6 +25,7 @@ from step_tasks import THERE, step_task
 
 from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
+from tbench.agents.packaged_agent import PackagedAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import REWOUND, TrialError
 from tbench.results import ErrorInfo
@@ -602,5 +603,6 @@ def test_what_would_begin_anew_after_a_planned_stop_is_said_before_the_run(make_
 
 def test_what_begins_anew_is_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs/reliability.md").read_text()
-    for reason in (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, INHERITED):
+    agents = (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, PackagedAgent.why_replayed)
+    for reason in (*agents, INHERITED):
         assert reason in page
