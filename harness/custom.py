@@ -13,10 +13,11 @@ from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 from harness.agent import AgentTerminal, never_answered
-from harness.checkpoint import Checkpoint, Counts, HistoryCounts, ReplayedSteps, Saved
+from harness.checkpoint import Checkpoint, Counts, ReplayedSteps, Saved
 from harness.clock import Clock
 from harness.conversations import Conversations
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
+from harness.history import HistoryCounts
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds, SupportsTemperature
 from harness.model_text import special_tokens, without_lone_surrogates

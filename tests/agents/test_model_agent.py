@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from conftest import MakeTask
 
-from harness.checkpoint import Checkpoint, Conversation, Counts, HistoryCounts
+from harness.checkpoint import Checkpoint, Conversation, Counts
+from harness.history import HistoryCounts
 from harness.trajectory import Reply, Step
 from tbench.agents.model_agent import _open, full_instruction
 from tbench.agents.trial_agent import Workplace
