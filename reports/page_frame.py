@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from reports.page_paths import compare_page, night_page, relative_url, run_page, task_page, trial_page
@@ -110,6 +111,14 @@ class _PageTemplates(FileSystemLoader):
         return template
 
 
+class _DirectCalls(Context):
+    """Calls functions directly: none of ours asks for the context, for which Jinja looks at each call."""
+
+    def call(self, /, *args: Any, _loop_vars: object = None, _block_vars: object = None, **kwargs: Any) -> Any:
+        function, *others = args
+        return function(*others, **kwargs)
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -120,6 +129,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    environment.context_class = _DirectCalls
     environment.filters |= {
         "pct": lambda fraction: f"{percent(fraction)}\N{NO-BREAK SPACE}%",
         "mean": mean_text,

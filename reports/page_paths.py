@@ -21,6 +21,7 @@ _KEPT = 40
 """Number of characters kept of a name that cannot be a file name itself."""
 
 
+@lru_cache(maxsize=4096)
 def slug(name: str) -> str:
     """Return a file name for any name: the name itself if it is plain, else its readable part and a digest.
 

@@ -7,7 +7,7 @@ packed together, and the browser unpacks the chunk with the trial that it shows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from harness.reply_stats import reply_notes
@@ -15,7 +15,16 @@ from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
 from reports.page_frame import Crumb, data_script, macros, packed_script, page, plain_json, seconds
-from reports.page_paths import search_data, task_data, trial_data, trial_name, trial_viewer
+from reports.page_paths import (
+    relative_url,
+    search_data,
+    task_data,
+    task_page,
+    trial_data,
+    trial_name,
+    trial_page,
+    trial_viewer,
+)
 from reports.search import searched_texts
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
@@ -82,57 +91,64 @@ def _trials(run: SiteRun, stored: StoredRun) -> Iterator[_PackedTrial]:
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
         of_task.setdefault(result.task, []).append(result)
-    rerun = rerun_commands(stored.document) if stored.document is not None else None
+    shown = _ShownRun(run, stored)
     for result in (each for found in of_task.values() for each in found):
         parts = read_sections(stored.path, result)
-        html = _page(run, stored, result, of_task[result.task], parts, rerun)
+        html = shown.page(result, of_task[result.task], parts)
         data = {"html": html, "sections": [_section_data(part) for part in parts]}
         name, texts = trial_name(result.task, result.seed, result.attempt), list(searched_texts(parts))
         found = {"trial": name, "task": result.task, "status": trial_status(result), "texts": texts}
         yield _PackedTrial(name, plain_json(data), plain_json(found))
 
 
-def _page(
-    run: SiteRun,
-    stored: StoredRun,
-    result: TrialResult,
-    of_task: Sequence[TrialResult],
-    parts: Sequence[TrialSection],
-    rerun: Callable[[str, int], str] | None,
-) -> str:
-    """Render a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
-    which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
-    own = [each for each in of_task if each.seed == result.seed]
-    last = list({each.seed: each for each in of_task}.values())
-    at = next(at for at, each in enumerate(last) if each.seed == result.seed)
-    near = last[max(0, min(at - _SEEDS_SHOWN // 2, len(last) - _SEEDS_SHOWN)) :][:_SEEDS_SHOWN]
-    times = list(_times(result))
-    status = trial_status(result)
-    return page(
-        "trial.html.j2",
-        trial_viewer(run.slug),
-        parts=macros("trial_parts.html.j2"),
-        run=run,
-        result=result,
-        which=which,
-        status=status,
-        words=_WORDS[status],
-        times=times,
-        bar=stacked_bar(times, label="where the time went: " + ", ".join(part.words for part in times)),
-        cost=token_price_text(result, prices_of(stored)),
-        remarks=[*_notes(stored, result), *_remarks(result)],
-        seeds=near,
-        attempts=own if len(own) > 1 else (),
-        before=last[at - 1] if at > 0 else None,
-        after=last[at + 1] if at + 1 < len(last) else None,
-        status_of=trial_status,
-        sections=[_shown_section(part) for part in parts],
-        name=trial_name(result.task, result.seed, result.attempt),
-        task_data=task_data(result.task),
-        command=rerun(result.task, result.seed) if rerun is not None else "",
-        asking=_asking(stored, result, parts),
-        imported=stored.imported,
-    )
+class _ShownRun:
+    """Renders the trials of a run."""
+
+    def __init__(self, run: SiteRun, stored: StoredRun) -> None:
+        self._stored = stored
+        self._here = trial_viewer(run.slug)
+        self._rerun = rerun_commands(stored.document) if stored.document is not None else lambda task, seed: ""
+        self._prices = prices_of(stored)
+        self._run_href = relative_url(self._here, run.page)
+        self._slug = run.slug
+
+    def _href(self, trial: TrialResult) -> str:
+        return relative_url(self._here, trial_page(self._slug, trial.task, trial.seed, trial.attempt))
+
+    def page(self, result: TrialResult, of_task: Sequence[TrialResult], parts: Sequence[TrialSection]) -> str:
+        """Render a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
+        which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
+        own = [each for each in of_task if each.seed == result.seed]
+        last = list({each.seed: each for each in of_task}.values())
+        at = next(at for at, each in enumerate(last) if each.seed == result.seed)
+        near = last[max(0, min(at - _SEEDS_SHOWN // 2, len(last) - _SEEDS_SHOWN)) :][:_SEEDS_SHOWN]
+        times = list(_times(result))
+        status = trial_status(result)
+        return page(
+            "trial.html.j2",
+            self._here,
+            parts=macros("trial_parts.html.j2"),
+            task_href=relative_url(self._here, task_page(result.task)),
+            run_href=self._run_href,
+            result=result,
+            which=which,
+            status=status,
+            words=_WORDS[status],
+            times=times,
+            bar=stacked_bar(times, label="where the time went: " + ", ".join(part.words for part in times)),
+            cost=token_price_text(result, self._prices),
+            remarks=[*_notes(self._stored, result), *_remarks(result)],
+            seeds=[(each.seed, trial_status(each), self._href(each)) for each in near],
+            attempts=[(each.attempt, trial_status(each), self._href(each)) for each in own] if len(own) > 1 else (),
+            before=self._href(last[at - 1]) if at > 0 else None,
+            after=self._href(last[at + 1]) if at + 1 < len(last) else None,
+            sections=[_shown_section(part) for part in parts],
+            name=trial_name(result.task, result.seed, result.attempt),
+            task_data=task_data(result.task),
+            command=self._rerun(result.task, result.seed),
+            asking=_asking(self._stored, result, parts),
+            imported=self._stored.imported,
+        )
 
 
 def _asking(stored: StoredRun, result: TrialResult, parts: Sequence[TrialSection]) -> Sequence[tuple[str, str]]:
