@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 
+from harness.trajectory import Outcome, Trajectory
 from tbench.api.debugging import DebugSession, debug_from, prepare_run
 from tbench.config.settings import RunConfig
 from tbench.datasets.read_tasks import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
-from tbench.runs.replay_log import ReplaySteps, replay_steps_before
+from tbench.runs.replay_log import ReplaySteps, replay_steps, replay_steps_before
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import REPLAYED_NAME, trial_directory
 from tbench.storage.stored_trial import StoredTrial, find_trial
@@ -120,12 +122,25 @@ async def debug_fork(
 
 def _replay_steps(trial: StoredTrial, at_step: int) -> Sequence[ReplaySteps]:
     """Return the steps to replay. Raises UsageError if that is impossible."""
-    if trial.result is not None and trial.result.task_steps:
-        raise UsageError(f"{trial.name}: its task has several steps, which cannot be forked")
     try:
-        return replay_steps_before(at_step, trial.steps, trial.trajectory)
+        return (*_replay_task_steps(trial), *replay_steps_before(at_step, trial.steps, trial.trajectory))
     except UsageError as error:
         raise UsageError(f"{trial.name}: {error}") from None
+
+
+def _replay_task_steps(trial: StoredTrial) -> Iterator[ReplaySteps]:
+    """Yield the steps of the task steps before that of `trial`. Raises UsageError if they cannot be replayed."""
+    task_steps = trial.result.task_steps if trial.result is not None else ()
+    if task_steps and not trial.task_step:
+        raise UsageError(f"its task has several steps; name one of them, such as {trial.name}/{task_steps[0].name}")
+    if trial.task_step and not task_steps:
+        raise UsageError("has no result, so the end of earlier steps of its task is unknown")
+    for task_step in takewhile(lambda each: each.name != trial.task_step, task_steps):
+        if task_step.outcome != Outcome.SUBMITTED:
+            raise UsageError(f"the step {task_step.name} of its task did not end by itself, so it cannot be replayed")
+        before = replace(trial, task_step=task_step.name)
+        known = before.trajectory or Trajectory(protocol="")
+        yield from replay_steps(before.steps, known.interventions, known.compactions)
 
 
 def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunConfig:
@@ -152,7 +167,11 @@ def current_task(trial: StoredTrial, say: Callable[[str], None]) -> Task:
 
 
 def _own_directory(trial: StoredTrial, step: int) -> Path:
-    return Path("runs") / f"fork-{trial.task}-{trial.seed}-at-{step}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"fork-{_file_name(trial)}-at-{step}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _file_name(trial: StoredTrial) -> str:
+    return "-".join(filter(None, (trial.task, str(trial.seed), trial.task_step)))
 
 
 def _make_forked_trial(run: Path, result: TrialResult) -> ForkedTrial:
@@ -253,4 +272,4 @@ def _require_failure(trial: StoredTrial) -> None:
 
 
 def _blame_directory(trial: StoredTrial) -> Path:
-    return Path("runs") / f"blame-{trial.task}-{trial.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"blame-{_file_name(trial)}-{datetime.now():%Y%m%d-%H%M%S}"

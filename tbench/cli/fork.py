@@ -36,7 +36,7 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
-@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
+@argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED or RUN/TASK/SEED/TASK_STEP.", type=NAME_TYPE)
 @click.option(
     "--at-step",
     type=Integer(min=1),
@@ -81,7 +81,7 @@ def _config_and_directory(trial: str, given: GivenSettings[RunConfig]) -> tuple[
 
 def debug_command(trial: StoredTrial, step: int) -> str:
     """Return the command that debugs a fork of a trial from a step on; empty if it cannot be forked."""
-    if not step or (trial.result is not None and trial.result.task_steps):
+    if not step or (trial.result is not None and trial.result.task_steps and not trial.task_step):
         return ""
     return shlex.join(("tbench", "fork", trial.name, "--at-step", str(step), "--debug"))
 
@@ -149,7 +149,7 @@ _BAR = 30
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
-@argument("trial", "TRIAL", "A failed trial, as RUN/TASK/SEED.", type=NAME_TYPE)
+@argument("trial", "TRIAL", "A failed trial, as RUN/TASK/SEED or RUN/TASK/SEED/TASK_STEP.", type=NAME_TYPE)
 @click.option(
     "--k", "samples", type=Integer(min=1), default=5, help="Number of forks that continue from each tried step."
 )

@@ -285,7 +285,9 @@ def _explain(trial: StoredTrial, *, debugs: bool) -> None:
     print_coloured(why_lines(trial))
     if not (words := debug_command(trial, last_step(trial))):
         if debugs:
-            raise UsageError(f"--debug: {trial.name} cannot be forked: it has no steps, or its task has several")
+            raise UsageError(
+                f"--debug: {trial.name} cannot be forked: it has no steps, or no step of its task is named"
+            )
         return
     print_coloured([words])
     if debugs or (trial.result is not None and not trial.result.passed and _wants_debugger()):

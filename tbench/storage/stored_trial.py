@@ -23,7 +23,7 @@ from tbench.config.settings import RunConfig
 from tbench.results import TrialResult
 from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps, read_trajectory, trial_notes
 from tbench.storage.record_directory import first_problem
-from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts, is_run
+from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts, is_run, step_directory
 from tbench.storage.trial_notes import TrialNote, of_same_trials
 from tbench.text import counted, plain
 
@@ -35,24 +35,32 @@ NAMED = re.compile(
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """An attempt at a trial in a run directory."""
+    """An attempt at a trial in a run directory, or one task step of it."""
 
     run: Path
     task: str
     seed: int
     attempt: int
-    directory: Path
+    attempt_directory: Path
+    task_step: str = ""
+    """Name of the task step whose steps, trajectory and recording these are; empty for the whole attempt."""
 
     @property
     def name(self) -> str:
-        """Name for the command line: RUN/TASK/SEED, and the attempt if it is not the first."""
+        """Name for the command line: RUN/TASK/SEED, the attempt if it is not the first, and the task step if any."""
         more = f"/attempt-{self.attempt}" if self.attempt > 1 else ""
-        return f"{self.run}/{self.task}/{self.seed}{more}"
+        step = f"/{self.task_step}" if self.task_step else ""
+        return f"{self.run}/{self.task}/{self.seed}{more}{step}"
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the attempt's or task step's files."""
+        return step_directory(self.attempt_directory, self.task_step) if self.task_step else self.attempt_directory
 
     @cached_property
     def result(self) -> TrialResult | None:
-        """Result; None if the attempt was interrupted. Raises RunUnreadable."""
-        file = self.directory / TRIAL_RESULT_NAME
+        """Result of the attempt; None if it was interrupted. Raises RunUnreadable."""
+        file = self.attempt_directory / TRIAL_RESULT_NAME
         try:
             return TrialResult.model_validate_json(file.read_bytes())
         except FileNotFoundError:
@@ -86,11 +94,11 @@ class StoredTrial:
 
 
 def find_trial(name: str) -> StoredTrial:
-    """Find a trial by RUN/TASK/SEED or by its directory; by default its last attempt.
+    """Find a trial by RUN/TASK/SEED or by its directory; by default its last attempt. /STEP after it names a task step.
 
     Raises RunUnreadable if there is none; the message suggests similar names.
     """
-    found = NAMED.fullmatch(name)
+    found, task_step = _named(name)
     if found is None or found["seed"] is None:
         raise RunUnreadable(f"{plain(name)}: is not a trial; write RUN/TASK/SEED")
     run, task, seed = Path(found["run"]), found["task"], int(found["seed"])
@@ -108,7 +116,21 @@ def find_trial(name: str) -> StoredTrial:
         raise RunUnreadable(
             f"{run}/{task}/{seed}: has {counted(len(directories), 'attempt')}, but no attempt {attempt}"
         )
-    return StoredTrial(run, task, seed, attempt, directories[attempt])
+    if task_step and not step_directory(directories[attempt], task_step).is_dir():
+        known = [path.name for path in (directories[attempt] / "steps").glob("*")]
+        raise RunUnreadable(f"{name}: has no task step {task_step}{_suggestion(task_step, known)}")
+    return StoredTrial(run, task, seed, attempt, directories[attempt], task_step)
+
+
+def _named(name: str) -> tuple[re.Match[str] | None, str]:
+    """Return the match of a trial's name, and the name of the task step that follows it, if any."""
+    found = NAMED.fullmatch(name)
+    if found is None or found["seed"] is None or not is_run(Path(found["run"])):
+        trial, _, last = name.rstrip("/").rpartition("/")
+        whole = NAMED.fullmatch(trial.removesuffix("/steps"))
+        if whole is not None and whole["seed"] is not None and last not in ("..", ".") and is_run(Path(whole["run"])):
+            return whole, last
+    return found, ""
 
 
 def _suggestion(name: str, known: list[str]) -> str:

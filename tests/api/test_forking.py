@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FaultServer
-from lost_trials import MISTAKE, lost_trial
+from fault_server import FaultServer, Seen, answer, completion
+from lost_trials import CLAIM, MISTAKE, lost_trial
+from step_tasks import step_task
 
 import tbench
 from tbench.api.forking import blame, find_lost_step, fork
+from tbench.config.settings import RunConfig
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run
@@ -61,6 +64,45 @@ async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
     assert make_summary(read_run(tmp_path / "fork-early")).score is None
     again = await fork(f"{tmp_path}/fork-late/small-task/0", MISTAKE, directory=tmp_path / "fork-again")
     assert again.passed == 1
+
+
+@pytest.mark.engine
+async def test_a_task_step_is_forked_after_a_replay_of_those_before_it(
+    server: FaultServer, make_task: MakeTask, engine: Engine, tools_volume: str, tmp_path: Path
+) -> None:
+    mistakes = ["touch /app/nothing"]
+    asked: list[str] = []
+
+    def reply(seen: Seen) -> bytes:
+        said = seen.json["messages"]
+        name = "one" if "Make /app/one" in str(said) else "two"
+        asked.append(name)
+        command = mistakes.pop() if name == "two" and mistakes else f"touch /app/{name}"
+        is_first = not any(message["role"] == "assistant" for message in said)
+        typed = json.dumps({"analysis": "", "plan": "", "commands": [{"keystrokes": f"{command}\n"}]})
+        return answer(200, completion(typed if is_first else CLAIM))
+
+    task = step_task(make_task, "one", "two")
+    server.always_list({"id": "m", "max_model_len": 32768})
+    server.answer_by(reply)
+    source = {"base_url": server.base_url}
+    config = RunConfig().with_values(model=source, tasks={"source": str(task.parent)}, verify={"mode": "shared"})
+    async with tbench.Runner(config, directory=tmp_path / "run") as runner:
+        record = await runner.trial(task)
+    assert (record.reward, asked) == (0.5, ["one"] * 3 + ["two"] * 3)
+    asked.clear()
+    done = await fork(f"{tmp_path}/run/small-task/0/two", 1, directory=tmp_path / "fork")
+    assert (done.of, done.passed, done.differs, asked) == (f"{tmp_path}/run/small-task/0/two", 1, "", ["two"] * 3)
+    assert [step.steps for step in done.trials[0].result.task_steps] == [3, 3]
+    late = await fork(f"{tmp_path}/run/small-task/0/two", 2, directory=tmp_path / "late")
+    assert (late.passed, late.trials[0].result.reward) == (0, 0.5)
+    found = await blame(f"{tmp_path}/run/small-task/0/two", samples=1, directory=tmp_path / "blame")
+    assert (found.step, found.steps) == (1, 3)
+    with pytest.raises(tbench.UsageError, match=r"its task has several steps; name one of them, such as .*/0/one$"):
+        await fork(f"{tmp_path}/run/small-task/0", 1)
+    with pytest.raises(tbench.TbenchError, match="has no task step tow; did you mean two"):
+        find_trial(f"{tmp_path}/run/small-task/0/tow")
+    assert find_trial(f"{tmp_path}/run/trials/small-task/seed-0/steps/one").task_step == "one"
 
 
 @pytest.mark.engine
