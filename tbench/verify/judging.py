@@ -80,6 +80,25 @@ class Judge:
         """Return the verdict of the agent's own container, with signs against it. Raises TrialError."""
         return await self._judge_with_repairs(self._try_agent_container)
 
+    async def try_control_in_agent_container(self, verdict: Verdict) -> Verdict:
+        """Return a pass in the agent's own container, with a sign if control tests pass there, too. Raises TrialError.
+
+        Tests run there once more, and what they left may change their results: only the reward is compared.
+        """
+        needed_them = any(sign.removeprefix(CLEARED) == NEEDS_PROCESSES for sign in verdict.integrity.tamper)
+        is_still = self._stops_processes and not needed_them
+
+        async def run(task: Task) -> Verdict:
+            return await verify(task, self.sandbox, again=True, is_still=is_still)
+
+        oracle = dataclasses.replace(self.oracle, of_control={}, passes_intact=False)
+        return await try_control(verdict, self.task, run, oracle)
+
+    @property
+    def _stops_processes(self) -> bool:
+        """Whether tests in the agent's own container are tried with the agent's processes stopped."""
+        return self.oracle.is_own or self.oracle.needs_processes is False
+
     # -- one attempt -----------------------------------------------------------------------------
 
     async def _try_agent_container(self, again: bool) -> Verdict:
@@ -117,7 +136,7 @@ class Judge:
         Processes that the agent left could act on the tests. They are stopped if the oracle's work passes with its own
         processes stopped. A pass that needs them gets a sign.
         """
-        if not self.oracle.is_own and self.oracle.needs_processes is not False:
+        if not self._stops_processes:
             return await verify_twice(run, again=again)
         still: Verdict | VerifierFailed
         try:

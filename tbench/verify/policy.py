@@ -72,6 +72,7 @@ async def verify_by(
     else:
         verdict = await judge.judge_in_agent_container()
         if verdict.reward > 0 and policy == "both" and passes_fresh is False:
+            verdict = await judge.try_control_in_agent_container(verdict)
             verdict = weigh_verdicts(verdict, None, oracle, needs_system=True)
         elif verdict.reward > 0 and isinstance(sandbox, Compares):
             replaced = path_list(verdict.integrity.replaced)
@@ -152,7 +153,7 @@ async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> V
             raise
         failure = error
     try:
-        own = await judge.judge_in_agent_container()
+        own = await judge.try_control_in_agent_container(await judge.judge_in_agent_container())
     except TrialError as error:
         if failure is not None or not error.agent_can_cause:
             raise
@@ -172,7 +173,9 @@ def _merge_verdicts(own: Verdict, fresh: Verdict) -> Verdict:
     fresh_files = {f"isolated/{name}": data for name, data in fresh.files.items() if name.startswith("verifier/")}
     signs = (*own.integrity.tamper, *fresh.integrity.tamper)
     merged = dataclasses.replace(own, files={**own.files, **fresh_files})
-    merged = merged.with_integrity(tamper=signs, rewards={**fresh.integrity.rewards, "shared": own.reward})
+    merged = merged.with_integrity(
+        tamper=signs, rewards={**own.integrity.rewards, **fresh.integrity.rewards, "shared": own.reward}
+    )
     if canonical(fresh.reward) >= canonical(own.reward):
         return dataclasses.replace(merged, reward=fresh.reward, metrics=fresh.metrics)
     return weigh_verdicts(merged, fresh, None, needs_system=all(map(is_weak, own.integrity.tamper)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError, UsageError
-from tbench.results import ErrorInfo, ImageOrigin
+from tbench.results import INTACT, ErrorInfo, ImageOrigin
 from tbench.tasks.task import Task
 from tbench.verify import calibration as calibrations
 from tbench.verify import tests_shown as showing
@@ -97,6 +97,7 @@ def test_whether_the_oracles_work_passes_in_a_fresh_container(trials: list[Measu
 def test_a_trial_with_an_error_counts_if_the_task_caused_it() -> None:
     for type_, counts in {"verifier_no_reward": True, "image_build_failed": True, "sandbox_lost": False}.items():
         assert trial(reward=None, error=ErrorInfo.of(TrialError(type_, "so"))).counts is counts
+    assert trial().counts and not trial(reward=None, rewards={"shared": 1.0}).is_pass
 
 
 def test_a_calibration_is_found_by_content_image_and_architecture(make_task: MakeTask, tmp_path: Path) -> None:
@@ -275,3 +276,16 @@ def test_of_control_tests_those_are_known_that_end_the_same_way_every_time() -> 
 def test_control_tests_are_compared_by_step() -> None:
     oracle = calibration(trial(rewards={"one/control-data": 0.0, "two/control-data": 1.0}))
     assert [oracle.failed_control(step) for step in ("one", "two", "")] == ["data", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [([], False), ([1.0], True), ([0.5], False), ([None], False), ([1.0, 1.0], True), ([1.0, 0.0], False)],
+)
+def test_hidden_values_are_tried_if_every_oracle_pass_passed_with_them(
+    rewards: list[float | None], expected: bool
+) -> None:
+    for step, key in (("", INTACT), ("one", f"one/{INTACT}")):
+        given = ({} if reward is None else {key: reward} for reward in rewards)
+        oracle = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(given)))
+        assert oracle.passes_intact(step) is expected

@@ -24,7 +24,7 @@ from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, Sign
 from tbench.verify.changes.inspection import Inspection
-from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, SYSTEM_ADDED, Judge, undo_clearing
+from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, NEEDS_PROCESSES, SYSTEM_ADDED, Judge, undo_clearing
 from tbench.verify.report import Facts
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -153,6 +153,8 @@ class Scene:
                 judge = Judge(self.task, copies, self.again, self.oracle)
                 if where == "fresh":
                     return await judge.judge_in_fresh_container()
+                if where == "controlled":
+                    return await judge.try_control_in_agent_container(self.results.popleft())  # type: ignore[arg-type]
                 return await judge.judge_in_agent_container()
         finally:
             assert not self.results, "verifiers that were not run"
@@ -717,6 +719,41 @@ async def test_a_pass_is_checked_with_control_tests_whatever_the_work_is_named(
     here.task = Task.read(path)
     assert (await here.judged("fresh", verdict(1.0), verdict(0.0))).integrity.tamper == ()
     assert here.done.count("copy verified") == 2
+
+
+@pytest.mark.parametrize(
+    ("oracle", "signs", "own", "control", "kinds", "is_still"),
+    [
+        (NO_ORACLE, (), 0.5, None, [], None),
+        (OracleSystem(control="sealed"), (), 1.0, 0.0, [], False),
+        (OracleSystem(control="sealed"), (), 1.0, 1.0, ["tests-disarmed"], False),
+        (OracleSystem(control="sealed"), (), 1.0, -1.0, ["unconfirmed"], False),
+        (OracleSystem(control="sealed", needs_processes=False), (), 1.0, 1.0, ["tests-disarmed"], True),
+        (OracleSystem(control="sealed", needs_processes=True), (), 1.0, 1.0, ["tests-disarmed"], False),
+        (
+            OracleSystem(control="sealed", needs_processes=False), (NEEDS_PROCESSES,), 1.0, 0.0,
+            ["needs-processes"], False,
+        ),
+        # What the first run left may change the result of a test.
+        (OracleSystem(control="sealed", of_control={"test_outputs::test_x": False}), (), 1.0, 0.0, [], False),
+    ],
+)  # fmt: skip
+async def test_a_pass_in_the_agents_container_is_checked_with_control_tests_there(
+    scene: SceneOf, make_task: Any, oracle: OracleSystem, signs: tuple[str, ...], own: float,
+    control: float | None, kinds: list[str], is_still: bool | None,
+) -> None:  # fmt: skip
+    path = make_task("system")
+    (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
+    here = scene(oracle=oracle)
+    here.task = Task.read(path)
+    logs = {"verifier/stdout.txt": b"PASSED tests/test_outputs.py::test_x\n== 1 passed in 0.1s =="}
+    passing = dataclasses.replace(verdict(own, *signs), files=logs)
+    # Without a verdict, a test that always fails is tried as well.
+    tried = {None: [], 0.0: [verdict(0.0)], 1.0: [verdict(1.0)]}.get(control, [failed(), failed()])
+    found = await here.judged("controlled", passing, *tried)
+    assert (found.reward, kinds_of(found)) == (own, kinds)
+    assert here.done == ["own verified again"] * len(tried)
+    assert here.options.get("is_still") is is_still
 
 
 # -- servers of the agent's container ------------------------------------------------------------

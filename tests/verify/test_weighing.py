@@ -140,6 +140,9 @@ def judged(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             async def judge_in_agent_container(self) -> Verdict:
                 return verdict_of(own, *signs)
 
+            async def try_control_in_agent_container(self, found: Verdict) -> Verdict:
+                return found.with_integrity(rewards={"control": 0.0}) if found.reward == 1 else found
+
         monkeypatch.setattr("tbench.verify.policy.Judge", Judge)
         return await verify_by(policy, Task.read(make_task()), FakeSandbox(), oracle=oracle)
 
@@ -183,6 +186,8 @@ async def test_the_agents_container_is_used_if_the_fresh_one_does_not_decide(
     assert (found.reward, kinds(found), found.integrity.verify) == (reward, signs, policy)
     if policy == "both" and isinstance(fresh, float):
         assert found.integrity.rewards["isolated"] == fresh
+    # Without a fresh container that decides, control tests run in the agent's own.
+    assert ("control" in found.integrity.rewards) is (policy == "both" and own == 1.0)
     if (fresh, own) == (0.0, AGENTS):
         assert "agent's own container: verifier_timeout: too long" in found.integrity.remarks[0]
 
