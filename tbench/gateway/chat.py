@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -110,11 +111,11 @@ def _call(body: Mapping[str, Any], where: str) -> ToolCall:
     called = body.get("function")
     if not isinstance(called, dict) or not isinstance(called.get("name"), str):
         raise BadRequest(f"{where}.tool_calls: a call without a function's name")
-    arguments = called.get("arguments")
+    arguments = called.get("arguments") or {}
     return ToolCall(
         id=field_of(body, "id", str, ""),
         name=called["name"],
-        arguments=arguments if isinstance(arguments, str) else "{}",
+        arguments=arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
     )
 
 

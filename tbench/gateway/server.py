@@ -16,6 +16,7 @@ from aiohttp import web
 
 from harness.concurrency import take_turn
 from harness.errors import ContextLimitReached
+from harness.model_text import without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply
 from tbench.gateway.chat import ChatDialect
 from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, RefusalKind
@@ -38,6 +39,8 @@ _SHARE = 0.1
 """Largest share of the event loop's time for reading one trial's requests."""
 _FREE_SEC = 0.02
 """CPU time of reading a request that does not count towards this share."""
+_MOST_NAMES, _LONGEST_NAME = 1000, 100
+"""Maximum number and length of the names of fields and tools that are counted as left out."""
 _COUNT_TOKENS = "/messages/count_tokens"
 _QUIET_SEC = 10.0
 """Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
@@ -88,9 +91,8 @@ class Gateway:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.removeprefix("/v1").rstrip("/")
-        dialect = DIALECTS.get(path.removesuffix("/count_tokens"), DIALECTS["/chat/completions"])
-        if "anthropic-version" in request.headers:
-            dialect = DIALECTS["/messages"]
+        otherwise = "/messages" if "anthropic-version" in request.headers else "/chat/completions"
+        dialect = DIALECTS.get(path.removesuffix("/count_tokens"), DIALECTS[otherwise])
         try:
             return await self._answer(request, path, dialect)
         except BadRequest as error:
@@ -138,7 +140,9 @@ class Gateway:
             finally:
                 if (took := time.thread_time() - began) > _FREE_SEC:
                     await asyncio.sleep(took / _SHARE)
-        self.left_out.update({*body.unused, *asked.left_out})
+        for name in {each[:_LONGEST_NAME] for each in (*body.unused, *asked.left_out)}:
+            if name in self.left_out or len(self.left_out) < _MOST_NAMES:
+                self.left_out[name] += 1
         return asked
 
     def _knows(self, request: web.BaseRequest) -> bool:
@@ -254,9 +258,16 @@ async def _read_body(request: web.BaseRequest) -> bytes:
 def _parse(body: bytes) -> Mapping[str, Any]:
     """Return the JSON object in a body. Raises BadRequest for anything else."""
     try:
-        data = json.loads(body)
+        data = json.loads(body.decode(), parse_constant=_refuse_constant)
+        if b"\\ud" in body or b"\\uD" in body:
+            # Programs in JavaScript may cut a text between the halves of a character, which no file can hold.
+            data = json.loads(without_lone_surrogates(json.dumps(data, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body is not a JSON object")
     return data
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
