@@ -30,11 +30,11 @@ Try = Callable[..., dict[str, Any]]
 def try_agent(tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull) -> Try:
     """Runs one trial of a task that wants the file /app/done."""
 
-    def trial(agent: str, server: ToolCallingServer, *more: str, seconds: float = 300) -> dict[str, Any]:
+    def trial(agent: str, server: ToolCallingServer, *more: str, seconds: float = 1500) -> dict[str, Any]:
         pulled(agent)
         tasks = make_task(toml=TOML.format(seconds=seconds)).parent
         with server:
-            return run(tmp_path, tasks, agent, server.base_url, *more, seconds=500)
+            return run(tmp_path, tasks, agent, server.base_url, *more, seconds=1800)
 
     return trial
 
@@ -134,7 +134,7 @@ def test_a_trial_is_forked_by_replaying_its_first_replies_to_a_new_agent(
     with ToolCallingServer(["ls /app", "touch /app/done"]) as better:
         command = [sys.executable, "-m", "tbench", "fork", str(tmp_path / "run" / "small-task" / "0"), "--at-step", "2"]
         command += ["--base-url", better.base_url, "--output", str(tmp_path / "fork")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 forks at step 2" in done.stdout
     # The first reply came from the trial.
@@ -145,7 +145,7 @@ async def test_a_packaged_agent_is_debugged_reply_by_reply(
     make_task: MakeTask, tools_volume: str, pulled: Pull
 ) -> None:
     pulled("codex")
-    task = make_task(toml=TOML.format(seconds=300))
+    task = make_task(toml=TOML.format(seconds=1500))
     with ToolCallingServer(["ls /app", "rm -r /app", "touch /app/done"]) as server:
         found = {"agent": {"name": "codex"}, "model": {"base_url": server.base_url}, "verify": {"mode": "shared"}}
         async with tbench.debug(task, config=RunConfig.model_validate(found)) as session:
