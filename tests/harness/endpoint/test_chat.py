@@ -20,9 +20,10 @@ from pydantic import ValidationError
 
 from harness.agent import Agent, Limits
 from harness.endpoint.answers import retry_after_sec
-from harness.endpoint.chat import ChatModel, Model, OutagePolicy, Rendering, RetryPolicy, Sampling
+from harness.endpoint.chat import ChatModel, OutagePolicy, Rendering, RetryPolicy, Sampling
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.fakes import FakeTerminal
+from harness.model import Model
 from harness.protocols.base import Command, Parsed
 from harness.protocols.bash import BashBlock
 from harness.trajectory import Message, Outcome, ToolCall
