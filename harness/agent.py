@@ -504,9 +504,10 @@ class Agent:
     def _parse(self, reply: Reply) -> Parsed | FormatError:
         """Parse a reply, or return what is wrong with its format."""
         if reply.cut:
+            tokens = reply.usage.completion_tokens
             return FormatError(
                 "reply_cut",
-                f"Your reply was cut off{_length(reply)}, so nothing of it was "
+                f"Your reply was cut off{f' after {tokens} tokens' if tokens else ''}, so nothing of it was "
                 "executed. Answer again, shorter; write long files in several steps.",
             )
         try:
@@ -609,12 +610,6 @@ def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -
         f"the model had not replied when the agent ended ({ended}): check the endpoint, and whether the task's "
         "[agent] timeout_sec is long enough"
     )
-
-
-def _length(reply: Reply) -> str:
-    """Return " after N tokens" for a cut reply; empty if the server did not count them."""
-    tokens = reply.usage.completion_tokens
-    return f" after {tokens} tokens" if tokens else ""
 
 
 def action_text(action: Action) -> str:

@@ -53,7 +53,8 @@ class Conversations:
         found = self._extended_by(messages, tools)
         if found is None:
             # Messages that conversations share are kept only once.
-            shared = max((self._shared(each, messages) for each in self._all[-_SEARCHED:]), key=len, default=())
+            known = (each.messages for each in self._all[-_SEARCHED:])
+            shared = max((each[: shared_length(each, messages, _is_same)] for each in known), key=len, default=())
             found = _Known((*shared, *messages[len(shared) :]), answer, tools)
             self._all.append(found)
         else:
@@ -71,10 +72,6 @@ class Conversations:
     def _extended_by(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> _Known | None:
         searched = reversed(self._all[-_SEARCHED:])
         return next((each for each in searched if each.is_extended_by(messages, bool(tools))), None)
-
-    @staticmethod
-    def _shared(known: _Known, messages: Sequence[Message]) -> tuple[Message, ...]:
-        return known.messages[: shared_length(known.messages, messages, _is_same)]
 
     @property
     def _main(self) -> _Known | None:

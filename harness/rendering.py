@@ -150,13 +150,8 @@ def _wire(message: Message, strips_thinking: bool, sent: ReasoningFormat | None)
 
 
 def _wire_call(call: ToolCall) -> dict[str, Any]:
-    function = {
-        "name": without_lone_surrogates(call.name),
-        "arguments": _decodable(without_lone_surrogates(call.arguments)),
-    }
+    arguments = without_lone_surrogates(call.arguments)
+    # Escapes such as \ud800 as well: the server would decode them to fill its template.
+    arguments = _JSON_ESCAPES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], arguments)
+    function = {"name": without_lone_surrogates(call.name), "arguments": arguments}
     return {"id": without_lone_surrogates(call.id), "type": "function", "function": function}
-
-
-def _decodable(json_text: str) -> str:
-    r"""Return a call's arguments without `\ud800` escapes, which the server would decode to fill its template."""
-    return _JSON_ESCAPES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], json_text)

@@ -278,17 +278,12 @@ def _parse_call(call: ToolCall, warnings: list[str]) -> Parsed:
     if call.name != FUNCTION:
         raise FormatError("unknown_function", f"There is no function {call.name[:60]!r}, only '{FUNCTION}'.")
     already = len(warnings)
-    parsed = one_command(_command(_fields(call.arguments, warnings), warnings), warnings)
+    command = _command(_fields(call.arguments, warnings), warnings)
+    parsed = one_command(command, warnings)
     if len(parsed.warnings) > already:
-        arguments = json.dumps({"command": _only_command(parsed)}, ensure_ascii=False)
+        arguments = json.dumps({"command": without_lone_surrogates(command)}, ensure_ascii=False)
         call = call.model_copy(update={"arguments": arguments})
     return replace(parsed, tool_call=call)
-
-
-def _only_command(parsed: Parsed) -> str:
-    (action,) = parsed.actions
-    assert isinstance(action, Command)
-    return action.command
 
 
 def _fields(arguments: str, warnings: list[str]) -> Fields:

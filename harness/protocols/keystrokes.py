@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.errors import FormatError
 from harness.model_text import without_lone_surrogates
@@ -90,14 +90,12 @@ def as_keys(text: str, duration_sec: float, where: str, *, is_last: bool, warnin
     return Keys(keystrokes=typeable, duration_sec=duration_sec, key=key, shell_warning=warning)
 
 
-def missing_duration(where: str, warnings: list[str]) -> float:
-    """Return the default duration, and add a warning about it."""
-    warnings.append(f"missing_duration: {where}No duration; {DEFAULT_DURATION_SEC} seconds were used.")
-    return DEFAULT_DURATION_SEC
-
-
-def validate_duration(value: object, where: str, warnings: list[str]) -> float:
-    """Return `value` as a permitted duration; the default if it is not a number of seconds."""
+def read_duration(fields: Mapping[str, object], where: str, warnings: list[str]) -> float:
+    """Return the field `duration` as a permitted duration; the default if it is missing or not a number of seconds."""
+    if "duration" not in fields:
+        warnings.append(f"missing_duration: {where}No duration; {DEFAULT_DURATION_SEC} seconds were used.")
+        return DEFAULT_DURATION_SEC
+    value = fields["duration"]
     if not isinstance(value, float) or not math.isfinite(value) or value < 0:
         warnings.append(f"invalid_duration: {where}Not a number of seconds; {DEFAULT_DURATION_SEC} was used.")
         return DEFAULT_DURATION_SEC

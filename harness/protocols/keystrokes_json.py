@@ -18,8 +18,7 @@ from harness.protocols.keystrokes import (
     REQUIRED,
     KeystrokeProtocol,
     as_keys,
-    missing_duration,
-    validate_duration,
+    read_duration,
     wrong_order,
 )
 from harness.protocols.reply_text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
@@ -40,7 +39,9 @@ class KeystrokesJson(KeystrokeProtocol):
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
         reply = _find_reply(after_thinking(content, _object_in_front), warnings)
         _check_fields(reply, warnings)
-        return _actions(reply["commands"], warnings), _is_complete(reply, warnings)
+        commands = reply["commands"]
+        keys = (_keys(command, at, at == len(commands), warnings) for at, command in enumerate(commands, 1))
+        return tuple(keys), _is_complete(reply, warnings)
 
     def _write(self, analysis: str, plan: str, typed: Sequence[tuple[str, float]], complete: bool) -> str:
         commands = [{"keystrokes": text, "duration": seconds} for text, seconds in typed]
@@ -188,20 +189,12 @@ def _is_complete(reply: Fields, warnings: list[str]) -> bool:
     return meant
 
 
-def _actions(commands: list[Any], warnings: list[str]) -> tuple[Keys, ...]:
-    last = len(commands)
-    return tuple(_keys(command, at, at == last, warnings) for at, command in enumerate(commands, 1))
-
-
 def _keys(command: Any, number: int, is_last: bool, warnings: list[str]) -> Keys:
     if not isinstance(command, Fields):
         raise FormatError("wrong_type", f"Command {number} must be an object.")
     if not isinstance(command.get("keystrokes"), str):
         raise FormatError("wrong_type", f"Command {number} needs 'keystrokes', a string.")
     where = f"Command {number}: "
-    if "duration" in command:
-        duration = validate_duration(command["duration"], where, warnings)
-    else:
-        duration = missing_duration(where, warnings)
+    duration = read_duration(command, where, warnings)
     warnings += _field_oddities(command, _KNOWN_IN_COMMAND, where)
     return as_keys(command["keystrokes"], duration, where, is_last=is_last, warnings=warnings)

@@ -18,8 +18,7 @@ from harness.protocols.keystrokes import (
     REQUIRED,
     KeystrokeProtocol,
     as_keys,
-    missing_duration,
-    validate_duration,
+    read_duration,
     wrong_order,
 )
 from harness.protocols.reply_text import unknown_fields
@@ -263,12 +262,9 @@ def _keys(elements: list[_Element], warnings: list[str]) -> Iterator[Keys]:
 def _duration(attributes: str, where: str, warnings: list[str]) -> float:
     found = {match["name"]: match["value"] for match in _ATTRIBUTE.finditer(attributes)}
     warnings += unknown_fields(found, ["duration"], where)
-    if "duration" not in found:
-        return missing_duration(where, warnings)
-    value = found["duration"]
-    if value[0] not in "\"'":
+    if found.get("duration", '"')[0] not in "\"'":
         warnings.append(f"attribute_quotes: {where}The duration's value should stand in double quotes.")
-    return validate_duration(_number(value.strip("\"'")), where, warnings)
+    return read_duration({name: _number(value.strip("\"'")) for name, value in found.items()}, where, warnings)
 
 
 def _number(text: str) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model_text import Span, without_lone_surrogates
-from harness.protocols.base import CommandResult, Gap, ScreenView, View
+from harness.protocols.base import CommandResult, Gap, View
 
 # An unclosed string matches up to the end of the text: if it failed there, the scan would start again at every quote.
 # Group 1 is the closing quote. The inner quantifier is possessive, because backtracking cannot help.
@@ -112,7 +112,8 @@ def render_view(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str,
         return "Current terminal screen:", cut_middle(view.screen, limit_bytes)
     if not view.new_output.strip():
         return "No new terminal output. Current terminal screen:", cut_middle(view.screen, limit_bytes)
-    return _new_output_heading(view), cut_middle(view.new_output, limit_bytes)
+    elided = f" ({view.elided_lines} lines in its middle left out)" if view.elided_lines else ""
+    return f"New terminal output{elided}:", cut_middle(view.new_output, limit_bytes)
 
 
 def shown_gap(result: CommandResult, limit_bytes: int) -> Gap | None:
@@ -120,12 +121,6 @@ def shown_gap(result: CommandResult, limit_bytes: int) -> Gap | None:
     if result.gap is None:
         return shorten(result.output, limit_bytes)
     return shorten_gap(result.gap, limit_bytes)
-
-
-def _new_output_heading(view: ScreenView) -> str:
-    if not view.elided_lines:
-        return "New terminal output:"
-    return f"New terminal output ({view.elided_lines} lines in its middle left out):"
 
 
 _MAX_WARNINGS = 10
@@ -187,7 +182,7 @@ def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
     for line in text.split("\n"):
         after = offset + len(line) + 1
         if opening is None:
-            opening, start, body = _opening(line, kind), offset, after
+            opening, start, body = kind.search(line) if "```" in line else None, offset, after
             closing = _closing(opening) if opening else ()
         elif line.rstrip() in closing:
             blocks.append(_block(opening, (start, min(after, len(text))), text[body:offset]))
@@ -204,10 +199,6 @@ def whole_spans(blocks: Iterable[Block]) -> list[Span]:
     A block that contains its own fence may be an unclosed draft in the thinking that took in the answer's block.
     """
     return [(block.start, block.end) for block in blocks if block.closed and block.fence not in block.command]
-
-
-def _opening(line: str, kind: re.Pattern[str]) -> re.Match[str] | None:
-    return kind.search(line) if "```" in line else None
 
 
 def _block(opening: re.Match[str], span: Span, body: str, *, closed: bool = True) -> Block:

@@ -52,7 +52,9 @@ class Prompts:
         self._gate = TokenGate()
         digest = hashlib.sha256()
         for path in (shipped, prompt_file) if prompt_file else (shipped,):
-            source = _with_shared_parts(path) if path is shipped else _read(path)
+            source = _read(path)
+            if path is shipped:
+                source = _INCLUDE.sub(lambda line: _shared_parts()[line[1]], source)
             digest.update(hashlib.sha256(source.encode()).digest())
             template = _load(path, source, samples)
             self._blocks |= dict.fromkeys(template.blocks, (path, template))
@@ -116,17 +118,9 @@ def _read(path: Path) -> str:
         raise BrokenPrompt(path, None, f"is not UTF-8: byte {error.start}") from error
 
 
-def _with_shared_parts(path: Path) -> str:
-    return _INCLUDE.sub(lambda line: _shared_parts()[line[1]], _read(path))
-
-
 @cache
 def _shared_parts() -> dict[str, str]:
     return dict(_PART.findall(_read(_SHARED)))
-
-
-def _environment() -> SandboxedEnvironment:
-    return SandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _load(path: Path, source: str, samples: Samples) -> Template:
@@ -139,7 +133,7 @@ def _load(path: Path, source: str, samples: Samples) -> Template:
 @lru_cache(maxsize=32)
 def _compile(path: Path, source: str, names: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
     """Compile a file's template, whose blocks may only use their given names. Raises BrokenPrompt."""
-    environment = _environment()
+    environment = SandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     try:
         tree = environment.parse(source, filename=str(path))
         _check_blocks(path, environment, tree, dict(names))

@@ -51,11 +51,9 @@ class Environment:
     @property
     def image_name(self) -> str:
         """Name of the image that is built from the context, shared by all environments of the same folder."""
-        details = (
-            *(() if self.folder == "environment" else (self.folder,)),
-            *(() if self.service == MAIN else (self.service,)),
-        )
-        return "-".join((self.task.name, *details))
+        folder = "" if self.folder == "environment" else self.folder
+        service = "" if self.service == MAIN else self.service
+        return "-".join(filter(None, (self.task.name, folder, service)))
 
     @property
     def path(self) -> Path:

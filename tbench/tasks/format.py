@@ -430,27 +430,16 @@ def missing_features(file: TaskFile, path: Path) -> list[str]:
     return named
 
 
-def _environments(file: TaskFile) -> list[EnvironmentSection]:
-    """Return the environments of agent and separate verifier."""
-    own = file.verifier.environment
-    return [file.environment] if own is None else [file.environment, own]
-
-
 def _in_any(needs: Callable[[EnvironmentSection], bool]) -> Callable[[TaskFile, Path], bool]:
-    return lambda file, _: any(needs(each) for each in _environments(file))
-
-
-def _has_file(name: str) -> Callable[[TaskFile, Path], bool]:
-    return lambda _, path: (path / name).is_file()
-
-
-def _has_step_file(name: str) -> Callable[[TaskFile, Path], bool]:
-    return lambda file, path: any((path / "steps" / step.name / name).is_file() for step in file.steps)
+    """Return whether the environment of the agent or of a separate verifier needs a feature."""
+    return lambda file, _: any(needs(each) for each in (file.environment, file.verifier.environment) if each)
 
 
 FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
-    "trajectory.json": _has_file("trajectory.json"),
-    "steps/*/trajectory.json": _has_step_file("trajectory.json"),
+    "trajectory.json": lambda _, path: (path / "trajectory.json").is_file(),
+    "steps/*/trajectory.json": lambda file, path: any(
+        (path / "steps" / step.name / "trajectory.json").is_file() for step in file.steps
+    ),
     "environment.os = windows": _in_any(lambda each: each.os == "windows"),
     "verifier.service beside a verifier in its own container": lambda file, _: (
         file.verifier.is_separate and file.verifier.service != MAIN

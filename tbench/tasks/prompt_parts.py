@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from tbench.tasks.format import McpServer
 from tbench.tasks.task import Task
@@ -53,9 +53,6 @@ def _front_matter(text: str) -> tuple[str, str] | None:
         return None
     if not isinstance(values, dict):
         return None
-    fields = [values.get("name"), values.get("description")]
-    return (str(fields[0]), str(fields[1])) if _are_texts(fields) else None
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str | int | float) for value in values)
+    name, description = values.get("name"), values.get("description")
+    are_texts = isinstance(name, str | int | float) and isinstance(description, str | int | float)
+    return (str(name), str(description)) if are_texts else None

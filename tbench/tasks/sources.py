@@ -71,16 +71,11 @@ class TaskChoice:
                     near = get_close_matches(pattern, names, n=1)
                     meant = f"; did you mean {near[0]}?" if near else ""
                     raise UsageError(f"{option} {pattern}: matches no task in {where}{meant}")
-        chosen = [name for name in names if self._wants(name)][: self.limit]
-        if not chosen:
+        included = [name for name in names if any(fnmatch(name, pattern) for pattern in self.include or ("*",))]
+        chosen = [name for name in included if not any(fnmatch(name, pattern) for pattern in self.exclude)]
+        if not chosen[: self.limit]:
             raise UsageError(f"{where}: --exclude leaves no task")
-        return chosen
-
-    def _wants(self, name: str) -> bool:
-        def is_in(patterns: Sequence[str]) -> bool:
-            return any(fnmatch(name, pattern) for pattern in patterns)
-
-        return (not self.include or is_in(self.include)) and not is_in(self.exclude)
+        return chosen[: self.limit]
 
 
 ALL_TASKS = TaskChoice()

@@ -441,7 +441,8 @@ class Task:
                 raise TaskInvalid(f"{self.path / name}: missing") from None
             raise self._changed_error(name, f"became unreadable ({error.strerror})") from error
         self._require_same(name, {name: _sha256(content)} if self._files.is_hashed(name) else {})
-        return _without_canary(_text(content))
+        text = content.decode("utf-8-sig", errors="replace")
+        return _without_canary(text.replace("\r\n", "\n").replace("\r", "\n"))
 
     @cached_property
     def tests(self) -> Mapping[str, TreeEntry]:
@@ -598,10 +599,6 @@ def not_for_bash(script: bytes) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _without_canary(text: str) -> str:

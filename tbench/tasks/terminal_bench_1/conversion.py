@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ RULES = 1
 _TESTS, _SOLUTION = "run-tests.sh", "solution.sh"
 _NOT_IN_THE_IMAGE = {"tests", _TESTS, _SOLUTION, TYPED_SOLUTION, DESCRIPTION, COMPOSE_NAME}
 """Parts of a task that are not copied into images, unless a Dockerfile copies them by name."""
-_VERDICT_SCRIPTS = {"test.sh": "test.sh", "verdict.sh": "verdict.sh"}
+_VERDICT_SCRIPTS = ("test.sh", "verdict.sh")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def _convert(source: Path, target: Path) -> tuple[str, ...]:
     description = read_description(source / DESCRIPTION)
     services = read_services(source / COMPOSE_NAME)
     container = one_container(services) if len(services.all) == 1 else "several services"
-    notes = list(_notes(description))
+    notes = list[str]()
+    if description.run_tests_in_same_shell:
+        notes.append("run_tests_in_same_shell: the tests run in a separate shell as the agent's user")
     target.mkdir()
     if isinstance(container, OneContainer):
         _write_environment(services, container, target / "environment")
@@ -76,15 +78,11 @@ def _convert(source: Path, target: Path) -> tuple[str, ...]:
         _write_services(services, target / "environment")
     _write_tests(source, description, target / "tests")
     notes += _write_solution(source, target / "solution")
-    (target / "instruction.md").write_text(_with_newline(description.instruction), encoding="utf-8", errors="replace")
+    instruction = description.instruction.removesuffix("\n") + "\n"
+    (target / "instruction.md").write_text(instruction, encoding="utf-8", errors="replace")
     limits = container if isinstance(container, OneContainer) else OneContainer(limits=limits_of(services))
     (target / "task.toml").write_text(_task_toml(description, limits), encoding="utf-8", errors="replace")
     return tuple(notes)
-
-
-def _notes(description: Description) -> Iterator[str]:
-    if description.run_tests_in_same_shell:
-        yield "run_tests_in_same_shell: the tests run in a separate shell as the agent's user"
 
 
 def _write_environment(services: Services, container: OneContainer, target: Path) -> None:
@@ -143,8 +141,8 @@ def _write_tests(source: Path, description: Description, target: Path) -> None:
         if not (source / _TESTS).is_file():
             raise TaskInvalid(f"{source / _TESTS}: missing; a Terminal-Bench 1 task needs it for its verdict")
         shutil.copy(source / _TESTS, target / _TESTS)
-    for name, ours in _VERDICT_SCRIPTS.items():
-        text = Path(__file__).with_name(ours).read_text(encoding="utf-8")
+    for name in _VERDICT_SCRIPTS:
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
         (target / name).write_text(text.replace("@PARSER@", description.parser_name), encoding="utf-8")
 
 
@@ -206,7 +204,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _with_newline(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"
