@@ -7,7 +7,7 @@ from tbench.doctor import Check, CheckResult, CheckStatus, Finding, examine, fai
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.oci.backend import OciBackend
-from tbench.sandbox.oci.store import PACKAGES, Store, how_to_install, missing_programs
+from tbench.sandbox.oci.store import PACKAGES, Store, how_to_install, missing_programs, runtime_name
 
 _LACKING = {
     "buildah": "images cannot be built, only pulled",
@@ -22,7 +22,7 @@ async def check_programs(store: Store) -> CheckResult:
     """Check that the programs are installed."""
     missing = missing_programs(*(each for each in PACKAGES if store.is_rootless or each != "newuidmap"))
     if not missing:
-        return ok(", ".join(PACKAGES))
+        return ok(", ".join([runtime_name(), *(each for each in PACKAGES if each != "runc")]))
     needed = [each for each in missing if each not in _LACKING]
     lost = "; ".join(_LACKING[each] for each in missing if each in _LACKING)
     what = f"not installed: {', '.join(missing)}{f' ({lost})' if lost else ''}"
@@ -44,7 +44,7 @@ async def findings(store: Store) -> list[Finding]:
             return fail(str(error), "fix what the message names")
         described = backend.describe()
         who = "an ordinary user" if store.is_rootless else "root"
-        return ok(f"{described['version']}, overlay, as {who}, in {store.root}")
+        return ok(f"{described['version']}, {described['storage_driver']}, as {who}, in {store.root}")
 
     async def limits() -> CheckResult:
         described = opened[0].describe()

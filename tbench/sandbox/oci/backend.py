@@ -18,7 +18,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import loose_files
-from tbench.sandbox.backend import TOOLS, Capacity, SandboxSettings, Say, open_backend
+from tbench.sandbox.backend import BUSYBOX, TOOLS, Capacity, SandboxSettings, Say, open_backend
 from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.image import Image
 from tbench.sandbox.leftovers import Reaped
@@ -26,13 +26,13 @@ from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_
 from tbench.sandbox.oci.cleaning import remove_leftovers
 from tbench.sandbox.oci.container import OciContainer, Place
 from tbench.sandbox.oci.images import Images
-from tbench.sandbox.oci.store import OciError, State, Store, how_to_install, missing_programs, run
+from tbench.sandbox.oci.store import OciError, State, Store, how_to_install, missing_programs, run, runtime_name
 from tbench.sandbox.pinning import Lease, UnitPool
 from tbench.sandbox.recipe import ContainerLimits, SandboxRecipe, choose_networks, hostname_of
 from tbench.tasks.environment import Environment
 
-_PROBED: dict[Store, dict[str, LimitState]] = {}
-"""States of limits by store, found once per process."""
+_PROBED: dict[Store, tuple[dict[str, LimitState], str]] = {}
+"""States of limits and what mounts the overlays, by store, found once per process."""
 _PROBE_SEC = 30.0
 
 
@@ -54,7 +54,7 @@ class OciBackend:
         self._disk_watch = DiskWatch(self._free_mb, self._written_mb, lambda line: self._say(line))
         self._reaping: asyncio.Task[Reaped] | None = None
         self._kept_mb = 0.0
-        self._runtime_version = ""
+        self._runtime_version, self._driver = "", ""
 
     async def open(self, say: Say) -> None:
         settings, config, doctor = self._settings, self._settings.config, f"'tbench doctor {self._store.option}'"
@@ -76,7 +76,8 @@ class OciBackend:
             say(notice)
         if self._store not in _PROBED:
             _PROBED[self._store] = await self._probe(tools)
-        self._limits = dict(_PROBED[self._store])
+        states, self._driver = _PROBED[self._store]
+        self._limits = dict(states)
         self._place = dataclasses.replace(self._place, has_limits=LimitState.IN_FORCE in self._limits.values())
         if config.pin_cpus:
             self._cpus = UnitPool(sorted(os.sched_getaffinity(0)))
@@ -90,8 +91,11 @@ class OciBackend:
         for line in found.lines:
             say(line)
 
-    async def _probe(self, tools: Image) -> dict[str, LimitState]:
-        """Start a container to see which limits are in force. Raises UsageError if none starts at all."""
+    async def _probe(self, tools: Image) -> tuple[dict[str, LimitState], str]:
+        """Start a container to see which limits are in force, and what mounts its files.
+
+        Raises UsageError if none starts at all.
+        """
         names = ("memory", "swap", "cpus", "pids")
         recipe = SandboxRecipe(
             image=tools, limits=PROBE_LIMITS, tools_volume=self._tools, run=self._settings.run, trial="",
@@ -107,12 +111,14 @@ class OciBackend:
             try:
                 seen = await container.shell(READ_LIMITS, timeout_sec=_PROBE_SEC, user="root")
                 found = limit_states(read_limits(seen.output.decode()), PROBE_LIMITS)
-                return found if has_limits else failed
+                root = await container.shell(f"{BUSYBOX} head -n 1 /proc/mounts", timeout_sec=_PROBE_SEC, user="root")
+                return found if has_limits else failed, root.output.decode().partition(" ")[0] or "overlay"
             except TrialError as error:
                 why = error
             finally:
                 await container.remove()
-        raise UsageError(f"oci cannot start a container: {why}")
+        remedy = "" if runtime_name() == "runc" else f"; it starts them with crun; try runc: {how_to_install(['runc'])}"
+        raise UsageError(f"oci cannot start a container: {why}{remedy}")
 
     async def close(self) -> None:
         if self._reaping is not None:
@@ -130,7 +136,7 @@ class OciBackend:
             "version": self._runtime_version,
             "cpus": capacity.cpus,
             "memory_mb": round(capacity.memory_mb),
-            "storage_driver": "overlay",
+            "storage_driver": self._driver,
             "cgroup_version": "2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "1",
             "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
             **({"limits": dict(self._limits)} if self._limits else {}),

@@ -38,6 +38,7 @@ from tbench.sandbox.oci.store import (
     image_facts,
     is_full,
     run,
+    runtime_name,
     start_of,
 )
 from tbench.sandbox.owner import LABEL_BEGAN, LABEL_ORIGINAL, LABEL_SNAPSHOT, SNAPSHOT_KEPT
@@ -54,6 +55,8 @@ _MIN_FREE_PIDS = 16
 _MORE_MEMORY_MB = 512.0
 _LOG_BYTES = 1 << 20
 # In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
+_WITHOUT_CGROUPS = {"runc": "--rootless=true", "crun": "--cgroup-manager=disabled"}
+"""Options with which cgroups that cannot be written are no failure, also not for root."""
 _NO_OVERLAY = 99
 _OVERLAY_REMEDY = f"; use another file system, or install fuse-overlayfs: {how_to_install(['fuse-overlayfs'])}"
 _START = """options=$1 merged=$2 log=$3; shift 3
@@ -177,7 +180,8 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         lower = ":".join(str(each) for each in self._layers[1:])
         options = f"lowerdir={lower},upperdir={self._layers[0]},workdir={directory}/work"
         errors, pid_file = directory / "start.log", directory / "pid"
-        words = ["--log", str(errors), "run", "--detach", "--pid-file", str(pid_file), "--bundle", str(directory)]
+        words = [] if self._place.has_limits else [_WITHOUT_CGROUPS[runtime_name()]]
+        words += ["--log", str(errors), "run", "--detach", "--pid-file", str(pid_file), "--bundle", str(directory)]
         argv = [
             *store.as_root(shares_with), "unshare", "--mount", "sh", "-c", _START, "sh",
             options + (",userxattr" if store.is_rootless else ""), str(directory / "merged"), str(errors),
@@ -197,8 +201,11 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         async with asyncio.timeout(_READY_SEC):
             await process.wait()
         if process.returncode:
-            remedy = "" if process.returncode != _NO_OVERLAY or shutil.which("fuse-overlayfs") else _OVERLAY_REMEDY
-            raise OciError(f"{_last_message(errors)}{remedy}")
+            lines = _read_lines(errors)
+            if process.returncode != _NO_OVERLAY:
+                raise OciError(lines[-1])
+            # Its last line is only a hint at the kernel's log.
+            raise OciError(f"{lines[0]}{'' if shutil.which('fuse-overlayfs') else _OVERLAY_REMEDY}")
         pid = int(pid_file.read_text())
         self._state = dataclasses.replace(self._state, pid=pid, starttime=start_of(pid))
         self._state.write(directory)
@@ -457,12 +464,12 @@ async def _kill(state: State) -> None:
             os.close(process)
 
 
-def _last_message(errors: Path) -> str:
-    """Return the last line that the runtime has logged."""
+def _read_lines(log: Path) -> list[str]:
+    """Return the lines of a log, at least one."""
     with contextlib.suppress(OSError):
-        lines = errors.read_text(errors="replace").strip().splitlines()
-        return lines[-1][-400:] if lines else "no message"
-    return "no message"
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return [each[-400:] for each in lines] or ["no message"]
+    return ["no message"]
 
 
 def _count_oom_kills(pid: int) -> int:

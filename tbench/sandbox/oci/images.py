@@ -57,6 +57,8 @@ class Images:
                 raise TrialError(self._failed[name].type, str(self._failed[name]))
             try:
                 return await (self._built(environment, name) if is_built else self._published(environment, name))
+            except OciError as error:  # no other way was tried
+                raise TrialError("image_no_space", f"{environment.name}: {error}", stage=Stage.IMAGE) from error
             except TrialError as error:
                 if not error.kind.retryable:
                     self._failed[name] = error
@@ -94,7 +96,7 @@ class Images:
         rebuilds = config.build or config.no_build_cache
         if not rebuilds and (image := self.find(tag)) is not None:
             return image.built("present")
-        with contextlib.suppress(OciError):
+        with _or_another_way():
             if not rebuilds:
                 return (await self._copy(_local_sources(tag), tag)).built("present")
         context = BuildContext.for_environment(environment)
@@ -150,12 +152,12 @@ class Images:
 
     async def _ensure_base(self, name: str) -> None:
         """Give buildah a base image that is tbench's own or in Docker on this machine; it pulls all others itself."""
-        with contextlib.suppress(OciError):
+        with _or_another_way():
             await run(["buildah", "inspect", "--type=image", name])
             return
         target = f"containers-storage:{_full_name(ImageName.parse(name).reference)}"
         for source in _docker_sources(ImageName.parse(name).reference):
-            with contextlib.suppress(OciError):
+            with _or_another_way():
                 await run(["skopeo", "copy", "--quiet", source, target], limit_sec=_COPY_SEC)
                 return
         suite = dict(own_bases()).get(name)
@@ -182,7 +184,7 @@ class Images:
         async with self._lock(tag):
             if (image := self.find(tag)) is not None:
                 return image
-            with contextlib.suppress(OciError):
+            with _or_another_way():
                 return await self._copy(_local_sources(tag), tag)
             self._say("tools: building static tmux and terminfo (once, about a minute)")
             context = BuildContext.for_folder(images_dir() / "tools")
@@ -221,6 +223,8 @@ class Images:
                     self._finish(new, facts, name)
             except OciError as error:
                 failure = error
+                if is_full(str(error)):
+                    break
             except TimeoutError:
                 failure = OciError(f"copying {source} took longer than {_COPY_SEC:.0f} s")
             else:
@@ -283,6 +287,16 @@ class Images:
             await run([*self._store.as_root(), "cp", "-a", str(files), str(new / _ROOTFS)], limit_sec=_COPY_SEC)
             self._finish(new, {"Id": identity, "Config": labelled, "Below": image_id, "Created": time.time()})
         return identity
+
+
+@contextlib.contextmanager
+def _or_another_way() -> Iterator[None]:
+    """Suppress failures of the block, except on a full disk, where no other way helps. Raises OciError."""
+    try:
+        yield
+    except OciError as error:
+        if is_full(str(error)):
+            raise
 
 
 def _full_name(reference: str) -> str:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,10 @@ PACKAGES = {
 }
 """Programs with the packages of Debian and Ubuntu that contain them."""
 _RUN_SEC = 60.0
+_NAMESPACE_REMEDY = (
+    "if this user has no ids: 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER'; "
+    "otherwise the machine allows namespaces only to root"
+)
 _SYSTEM_DIRECTORY = Path("/var/lib/tbench/oci")
 
 
@@ -38,6 +43,11 @@ def how_to_install(programs: list[str]) -> str:
     """Return the command that installs missing programs."""
     sudo = "" if os.geteuid() == 0 else "sudo "
     return f"{sudo}apt-get install --no-install-recommends {' '.join(PACKAGES.get(each, each) for each in programs)}"
+
+
+def runtime_name() -> str:
+    """Return the name of the program that starts containers."""
+    return "runc" if shutil.which("runc") else "crun"
 
 
 def missing_programs(*names: str) -> list[str]:
@@ -86,10 +96,13 @@ class Store:
         return self.root / "containers"
 
     def require_programs(self) -> None:
-        """Check that the programs that start containers are installed. Raises UsageError with the remedy."""
+        """Check that what starts containers is installed and allowed. Raises UsageError with the remedy."""
         wanted = ["runc", "skopeo", "umoci", *(["newuidmap"] if self.is_rootless else [])]
         if missing := missing_programs(*wanted):
             raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
+        tried = subprocess.run([*self.as_root(), "true"], capture_output=True, text=True)
+        if tried.returncode:
+            raise UsageError(f"{NO_ENGINE} needs a user namespace: {one_line(tried.stderr, 200)}; {_NAMESPACE_REMEDY}")
 
     def as_root(self, pid: int | None = None) -> list[str]:
         """Return the words before a command that makes it root: in a new user namespace, or the one of process `pid`.
@@ -103,7 +116,7 @@ class Store:
 
     def runtime(self, *words: str) -> list[str]:
         """Return a command of the container runtime."""
-        return ["runc" if shutil.which("runc") else "crun", "--root", str(self.root / "runtime"), *words]
+        return [runtime_name(), "--root", str(self.root / "runtime"), *words]
 
     def remove_tree(self, path: Path) -> list[str]:
         """Return the command that removes a directory whose files may belong to other users."""
