@@ -145,12 +145,6 @@ def job_config(run: StoredRun, job: Path) -> Record:
     }
 
 
-def make_job_id(run: StoredRun) -> uuid.UUID:
-    """Return the job's id, which is the same for every export of the run."""
-    created_at = run.document.created_at if run.document is not None else ""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"tbench:{run.name}/{created_at}")
-
-
 def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult]) -> Record:
     """Return the content of a job's result.json for the exported trials."""
     started_at = min((result.started_at for result in trials), key=datetime.timestamp).isoformat()
@@ -300,7 +294,9 @@ def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: 
 
     Raises OSError, and UsageError if two trials would have the same name.
     """
-    job, job_id, written = job.resolve(), make_job_id(run), list[TrialResult]()
+    created_at = run.document.created_at if run.document is not None else ""
+    job_id = uuid.uuid5(uuid.NAMESPACE_URL, f"tbench:{run.name}/{created_at}")  # the same for every export of the run
+    job, written = job.resolve(), list[TrialResult]()
     for trial in select_trials(run, choice, left_out, needs_trajectory=False):
         place = directory / trial_name(trial.result)
         if place.exists():

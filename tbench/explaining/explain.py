@@ -73,7 +73,7 @@ def explain(
         if not isinstance(run, (Path, str)):
             raise UsageError(f"against {LAST_GOOD}: give one run")
         run, against = good_runs_before(Path(run))
-    return _explain_difference(read_side(_paths(against)), read_side(_paths(run)), listed)
+    return explain_change(read_side(_paths(against)), read_side(_paths(run)), listed)
 
 
 def _paths(given: Path | str | Sequence[Path]) -> list[Path]:
@@ -227,30 +227,12 @@ def _listed(
 # The difference between two sides
 
 
-@dataclass(frozen=True)
-class _ComparedSides:
-    """Two sides with the parts of their difference."""
+def explain_change(first: Side, second: Side, listed: int | None = None) -> Explanation:
+    """Explain why the score of the second side differs from that of the first.
 
-    old: _Explained
-    new: _Explained
-    rows: Sequence[Mapping[str, Sequence[Scored]]]
-    """Trials of the first and of the second side by task."""
-    keys: Mapping[str, str]
-    """Key of losses that no evidence explains, by task."""
-    paired: bool
-    explanation: Explanation
-    """What moved, the difference, its parts, and the sentence about them."""
-
-
-def explain_change(first: Side, second: Side) -> Explanation:
-    """Explain why the score of the second side differs from that of the first, as briefly as pages need it.
-
-    Tests of the model, lost points, single trials and notes are left out. Raises UsageError without a common task.
+    Without `listed`, as briefly as pages need it: tests of the model, lost points, single trials and notes are left
+    out. Raises UsageError without a common task.
     """
-    return _change(first, second).explanation
-
-
-def _change(first: Side, second: Side) -> _ComparedSides:
     tasks, left_out = _common_tasks(first, second)
     old, new = _Explained(first, tasks), _Explained(second, tasks)
     images = [task for task in tasks if other_image(first, second, task)]
@@ -287,28 +269,23 @@ def _change(first: Side, second: Side) -> _ComparedSides:
         difference=difference,
         left_out=left_out,
     )
-    return _ComparedSides(old, new, rows, keys, paired, explanation)
-
-
-def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
-    change = _change(first, second)
-    old, new = change.old, change.new
-    trials, more = _listed_changes(old, new, change.rows, change.keys, listed, paired=change.paired)
-    equal = equal_first_replies(first, second, new.tasks)
-    return change.explanation.model_copy(
+    if listed is None:
+        return explanation
+    failing, what = new.failed, "failed"
+    if paired:  # with equal seeds, only those whose reward is lower than before
+        before = {(task, each.seed): each.reward for task, row in rows[0].items() for each in row}
+        failing = tuple(each for each in failing if reward_of(each) < before[each.task, each.seed])
+        what = "newly failing"
+    trials, more = _listed(new, failing, what, listed, keys)
+    equal = equal_first_replies(first, second, tasks)
+    reading = (*old.reading_notes(), *new.reading_notes())
+    return explanation.model_copy(
         update={
-            "model_tests": model_tests(first, second, new.tasks),
+            "model_tests": model_tests(first, second, tasks),
             "equal_first_replies": equal if equal[1] else None,
             "lost": tuple(_lost_points(new)),
             "trials": trials,
-            "notes": (
-                *first.notes,
-                *second.notes,
-                *old.reading_notes(),
-                *new.reading_notes(),
-                *_doubts(old, new),
-                *more,
-            ),
+            "notes": (*first.notes, *second.notes, *reading, *_doubts(old, new), *more),
         }
     )
 
@@ -426,23 +403,6 @@ def _inseparable(key: str, levers: Sequence[Moved]) -> tuple[str, ...]:
     if key == MODEL and any(each.key == "machine.load" for each in levers):
         return ("the load of the machine, which may fail tests without a timeout",)
     return ()
-
-
-def _listed_changes(
-    old: _Explained,
-    new: _Explained,
-    rows: Sequence[Mapping[str, Sequence[Scored]]],
-    keys: Mapping[str, str],
-    listed: int,
-    *,
-    paired: bool,
-) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
-    """List the failed trials: with equal seeds, those whose reward is lower than before; else all."""
-    if not paired:
-        return _listed(new, new.failed, "failed", listed, keys)
-    before = {(task, each.seed): each.reward for task, row in rows[0].items() for each in row}
-    failing = [each for each in new.failed if reward_of(each) < before[each.task, each.seed]]
-    return _listed(new, failing, "newly failing", listed, keys)
 
 
 def _doubts(old: _Explained, new: _Explained) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
-from tbench.history.rows import Changes, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
+from tbench.history.rows import Changes, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.update import IndexPaths, IndexUpdate, Progress
 from tbench.scores.cost import Cost
 from tbench.scores.gate.nights import Night, run_identity
@@ -136,7 +136,14 @@ class RunHistory:
         Runs for debugging and forks, which have no score, are left out unless `unscored`.
         `dataset` is a name or NAME@VERSION, `under` folders that contain the runs.
         """
-        where = self._where(model=model, dataset=dataset, under=under, unscored=unscored)
+        where = _WhereClause()
+        where.add_equal("runs.purpose", None if unscored else "score")
+        where.add_equal("models.name", model)
+        if dataset is not None:
+            title = "datasets.name || '@' || datasets.version"
+            where.add(f"(datasets.name = ? OR {title} = ?)", dataset, dataset)
+        if under is not None:
+            where.add_folders([each.resolve() for each in under], self._paths.folder)
         return self._runs(where, limit)
 
     def run(self, run: Path | str) -> RunRow:
@@ -216,7 +223,8 @@ class RunHistory:
 
     def task(self, task: str) -> tuple[TaskPoint, ...]:
         """Return one task over all runs that planned it, newest first."""
-        where = self._where()
+        where = _WhereClause()
+        where.add_equal("runs.purpose", "score")
         where.add("tasks.task = ?", task)
         rows = self._rows(
             f"""SELECT runs.path, runs.name, models.name, runs.fingerprint, runs.begun_at, tasks.hash,
@@ -255,30 +263,6 @@ class RunHistory:
             )
         )
 
-    def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
-        """Return the best and the last run of each model in each series, without runs that have no score."""
-        where = self._where(dataset=dataset, under=under)
-        where.add("runs.score IS NOT NULL")
-        series = "PARTITION BY runs.model_id, runs.fingerprint"
-        found = self._rows(
-            f"""SELECT * FROM (SELECT {_COLUMNS}, count(*) OVER ({series}),
-            row_number() OVER ({series} ORDER BY runs.score DESC, {_NEWEST_FIRST}) AS by_score,
-            row_number() OVER ({series} ORDER BY {_NEWEST_FIRST}) AS by_time FROM {_RUNS} {where})
-            WHERE by_score = 1 OR by_time = 1""",
-            *where.values,
-        )
-        best: dict[tuple[str | None, str], tuple[int, RunRow]] = {}
-        last: dict[tuple[str | None, str], RunRow] = {}
-        for *values, count, by_score, by_time in found:
-            row = self._run_row(values)
-            key = (row.model, row.fingerprint)
-            if by_score == 1:
-                best[key] = (count, row)
-            if by_time == 1:
-                last[key] = row
-        rows = [ModelRow(*key, count, row, last[key]) for key, (count, row) in best.items()]
-        return tuple(sorted(rows, key=lambda row: (row.fingerprint, -(row.best.score or 0.0), row.model or "")))
-
     def proxies(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[ProxyRow, ...]:
         """Return the replays and extractions, newest first."""
         where = _WhereClause()
@@ -291,24 +275,6 @@ class RunHistory:
         newest_first = _NEWEST_FIRST.replace("runs.", "proxies.")
         rows = self._rows(f"SELECT {columns} FROM {tables} {where} ORDER BY {newest_first}", *where.values)
         return tuple(ProxyRow(self._paths.path(path), *rest) for path, *rest in rows)
-
-    def _where(
-        self,
-        *,
-        model: str | None = None,
-        dataset: str | None = None,
-        under: Iterable[Path] | None = None,
-        unscored: bool = False,
-    ) -> _WhereClause:
-        where = _WhereClause()
-        where.add_equal("runs.purpose", None if unscored else "score")
-        where.add_equal("models.name", model)
-        if dataset is not None:  # a name, or NAME@VERSION
-            title = "datasets.name || '@' || datasets.version"
-            where.add(f"(datasets.name = ? OR {title} = ?)", dataset, dataset)
-        if under is not None:
-            where.add_folders([each.resolve() for each in under], self._paths.folder)
-        return where
 
     def _run_id(self, run: Path | str) -> int:
         """Return the id of a run. Raises UsageError."""

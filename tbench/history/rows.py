@@ -139,18 +139,6 @@ class TrialRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRow:
-    """The best and the last run of a model with the same settings."""
-
-    model: str | None
-    fingerprint: str
-    runs: int
-    best: RunRow
-    """Run with the highest score; of equal ones the newest."""
-    last: RunRow
-
-
-@dataclass(frozen=True, slots=True)
 class ProxyRow:
     """A replay or an extraction with its score."""
 

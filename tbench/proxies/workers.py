@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
+
+from harness.concurrency import all_of
 
 T = TypeVar("T")
 
@@ -20,10 +21,4 @@ async def for_each(items: Sequence[T], work: Callable[[T], Awaitable[object]], c
         for item in rest:
             await work(item)
 
-    workers = [asyncio.create_task(worker_loop(), name=f"worker {n}") for n in range(min(concurrency, len(items)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    await all_of(*(worker_loop() for _ in range(min(concurrency, len(items)))))

@@ -164,20 +164,15 @@ def _quantile_of_counts(chances: Sequence[float], q: float) -> int:
     return len(chances) - 1
 
 
-def bootstrap_mean(
-    values: Sequence[float], *, resamples: int = BOOTSTRAP_RESAMPLES, seed: int = 0, level: float = 0.95
-) -> Bootstrap:
-    """Resample the values with replacement; return the sample std and percentile interval of the means.
+def bootstrap_mean(values: Sequence[float], *, resamples: int = BOOTSTRAP_RESAMPLES) -> Bootstrap:
+    """Resample the values with replacement; return the sample std and 95 % percentile interval of the means.
 
-    The same `seed` gives the same interval on every machine. Percentiles interpolate linearly between order
-    statistics. Raises ValueError for fewer than 2 resamples or a level outside (0, 1).
+    The interval is the same on every machine. Percentiles interpolate linearly between order statistics.
     """
-    if resamples < 2 or not 0.0 < level < 1.0:
-        raise ValueError("bootstrap needs at least 2 resamples and a level between 0 and 1")
-    draw = random.Random(seed).choices
+    draw = random.Random(0).choices
     count = len(values)
     means = sorted(math.fsum(draw(values, k=count)) / count for _ in range(resamples))
-    tail = (1.0 - level) / 2.0
+    tail = (1.0 - 0.95) / 2.0
     return Bootstrap(se=stdev(means), low=quantile(means, tail), high=quantile(means, 1.0 - tail))
 
 

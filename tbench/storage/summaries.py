@@ -15,11 +15,11 @@ from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun, read_run
 
 
-def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = True) -> tuple[StoredRun, Summary]:
+def read_summary(run_dir: Path, *, intervals: bool = True) -> tuple[StoredRun, Summary]:
     """Read a run and its summary, without keeping the results. Raises RunUnreadable and MixedResults."""
     finals = FinalResults()
     run = read_run(run_dir, finals.add)
-    return run, make_summary(run, finals, population=population, intervals=intervals)
+    return run, make_summary(run, finals, intervals=intervals)
 
 
 def make_summary(

@@ -143,4 +143,3 @@ def test_runs_for_debugging_are_marked_and_in_no_table_of_scores(history: Here, 
     assert "night-2" not in history(runs, "-t", "tidy-notes")[1]
     with RunHistory.open(runs / INDEX_NAME) as opened:
         assert {row.name for row in opened.runs()} == {"night-0", "night-1"}
-        assert {row.model for row in opened.models()} == {"m"}

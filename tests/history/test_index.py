@@ -335,16 +335,6 @@ def test_the_trials_of_a_run_are_read_as_far_as_they_are_wanted(runs: Path, hist
     assert (group.type, group.count, group.example_message) == ("PullFailed", 1, "limit")
 
 
-def test_models_are_summed_up(runs: Path, history: RunHistory) -> None:
-    for number, reward, model in ((1, 0.5, "m"), (2, 0.75, "m"), (3, 0.25, "m"), (4, 1.0, "n"), (5, None, "none")):
-        night(runs, number, reward, model=model)
-    night(runs / "again", 4, 0.5, model="n")
-    history.update(runs)
-    n, m = history.models()
-    assert (n.model, n.runs, n.best.score, n.last.score) == ("n", 2, 1.0, 1.0)
-    assert (m.model, m.runs, m.best.name, m.last.name) == ("m", 3, "night-2", "night-3")
-
-
 def test_everything_can_be_read_again(runs: Path, history: RunHistory) -> None:
     night(runs, 1)
     history.update(runs)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,19 +33,19 @@ Tokens = tuple[tuple[tuple[str, int], ...], int]
 """Distinct tokens with their counts, and the number of all tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepScore:
-    """Score of one step, in fractions; `rounded` is stored and averaged."""
+class StepScore(NamedTuple):
+    """Score of one step, in fractions, named as in `ScoredStep`; `rounded` is stored and averaged."""
 
-    first_exact: float
-    precision: float
-    recall: float
-    f1: float
+    first_cmd_exact: float
+    """0 or 1."""
+    command_precision: float
+    command_recall: float
+    command_f1: float
 
     @property
     def rounded(self) -> StepScore:
-        """The score rounded to 4 digits, except first_exact."""
-        return StepScore(self.first_exact, round(self.precision, 4), round(self.recall, 4), round(self.f1, 4))
+        """The score rounded to 4 digits."""
+        return StepScore(*(round(value, 4) for value in self))
 
 
 _ALL_ZERO, _ALL_ONE = StepScore(0.0, 0.0, 0.0, 0.0), StepScore(1.0, 1.0, 1.0, 1.0)
@@ -371,9 +371,6 @@ def _step(
         pred_task_complete_true=claimed if revision == "v0" else claimed and expected,
         ref_command_units=reference.units,
         pred_command_units=tuple(units),
-        first_cmd_exact=score.first_exact,
-        command_precision=score.precision,
-        command_recall=score.recall,
-        command_f1=score.f1,
+        **score._asdict(),
         **more,
     )

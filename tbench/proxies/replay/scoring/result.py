@@ -176,9 +176,6 @@ def scored_revision(result: Mapping[str, Any]) -> Revision | None:
     return revision if revision in ("v0", "v1", "v2") else None
 
 
-_SCORES = ("first_cmd_exact", "command_precision", "command_recall", "command_f1")
-
-
 @dataclass(frozen=True)
 class Recomputed:
     """Figures recomputed with one revision from stored units and flags, compared with the stored figures."""
@@ -217,8 +214,7 @@ def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None
 
 def _make_recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
     scores = [score_units(step.pred_command_units, step.ref_command_units, revision).rounded for step in stored]
-    figures_of_steps = [dict(zip(_SCORES, (s.first_exact, s.precision, s.recall, s.f1), strict=True)) for s in scores]
-    steps = [step.model_copy(update=new) for step, new in zip(stored, figures_of_steps, strict=True)]
+    steps = [step.model_copy(update=score._asdict()) for step, score in zip(stored, scores, strict=True)]
     recomputed = aggregate(steps)
     return Recomputed(
         revision,
@@ -226,9 +222,9 @@ def _make_recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: 
         {key: (figures[key], value) for key, value in recomputed.items() if key in figures and figures[key] != value},
         tuple(key for key in recomputed if key not in figures),
         tuple(
-            old.key
-            for old, new in zip(stored, steps, strict=True)
-            if any(getattr(old, name) != getattr(new, name) for name in _SCORES)
+            step.key
+            for step, score in zip(stored, scores, strict=True)
+            if any(getattr(step, name) != value for name, value in score._asdict().items())
         ),
     )
 

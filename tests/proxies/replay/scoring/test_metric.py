@@ -126,8 +126,8 @@ def test_repeating_a_right_command_costs_no_precision() -> None:
 
 
 def test_only_the_first_command_and_its_words_count_for_the_first_exact() -> None:
-    assert score_units(["LS  -la", "x"], ["ls -la"]).first_exact == 1.0
-    assert score_units(["x", "ls -la"], ["ls -la"]).first_exact == 0.0
+    assert score_units(["LS  -la", "x"], ["ls -la"]).first_cmd_exact == 1.0
+    assert score_units(["x", "ls -la"], ["ls -la"]).first_cmd_exact == 0.0
 
 
 def test_what_is_stored_has_four_digits() -> None:
