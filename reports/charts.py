@@ -309,8 +309,10 @@ def sparkline(
     places = [_place(at, score, len(known), scale) for at, score in enumerate(known)]
     marks = [_triangle(place) for at, place in enumerate(places) if at in alarms and place is not None]
     shown = [place for place in places if place is not None]
-    last = [_dot(*shown[-1], last_is_alarm=(len(known) - 1) in alarms)] if shown else []
-    return picture("spark", label, *_lines(places), *marks, *last, viewBox=f"0 0 {_WIDTH:.0f} {_SPARKLINE_HEIGHT:.0f}")
+    for x, y in shown[-1:]:
+        kind = "dot alarm" if len(known) - 1 in alarms else "dot"
+        marks.append(element("circle", class_=kind, cx=number(x), cy=number(y), r="3"))
+    return picture("spark", label, *_lines(places), *marks, viewBox=f"0 0 {_WIDTH:.0f} {_SPARKLINE_HEIGHT:.0f}")
 
 
 def _place(at: int, score: float | None, count: int, scale: ChartScale) -> tuple[float, float] | None:
@@ -339,10 +341,6 @@ def _triangle(place: tuple[float, float]) -> Markup:
     side = -1 if y >= 12 else 1
     start = f"M{number(x)},{number(y + 3.5 * side)}"
     return element("path", class_="mark", d=f"{start} l-3.5,{6 * side} h7 z")
-
-
-def _dot(x: float, y: float, *, last_is_alarm: bool) -> Markup:
-    return element("circle", class_="dot alarm" if last_is_alarm else "dot", cx=number(x), cy=number(y), r="3")
 
 
 # Stacked bars, such as how the time of a trial was spent.

@@ -322,21 +322,17 @@ def _tool_call(call: object) -> ToolCall:
     entry = call if isinstance(call, dict) else {}
     function = entry.get("function")
     function = function if isinstance(function, dict) else {"arguments": call}
+    arguments = function.get("arguments")  # some servers send them decoded
+    arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return ToolCall(
         id=_text(entry.get("id")) or f"call_{uuid.uuid4().hex}",
         name=_text(function.get("name")),
-        arguments=_json_text(function.get("arguments")),
+        arguments=without_lone_surrogates(arguments),
     )
 
 
 def _text(value: object) -> str:
     return without_lone_surrogates(value) if isinstance(value, str) else ""
-
-
-def _json_text(arguments: object) -> str:
-    """Return as JSON text the arguments, which some servers send decoded."""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return without_lone_surrogates(text)
 
 
 def _error_within(data: object) -> str:

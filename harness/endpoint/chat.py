@@ -441,9 +441,10 @@ class ChatModel:
             words = f"tool calls need the server's own template, and the prompt is rendered as {rendering.template}"
             raise RequestRefused(f"{self.url}/completions: {words}", status=400)
         extra = self.sampling.extra_body
+        stop = extra.get("stop") or ()
         return "/completions", {
             "prompt": render_prompt(messages, rendering),
-            "stop": [*stop_strings(rendering), *_as_list(extra.get("stop"))],
+            "stop": [*stop_strings(rendering), *([stop] if isinstance(stop, str) else stop)],
             # Otherwise vLLM drops special tokens before it searches for stop strings, which are special tokens.
             "skip_special_tokens": extra.get("skip_special_tokens", False),
         }
@@ -663,7 +664,10 @@ class ChatModel:
                 return body
             failure = error_for(StatusError(RawAnswer(200, json.dumps(body).encode())))
         except TimeoutError:
-            failure = _no_answer(timeout_sec, lost=pending.lost)
+            if pending.lost:
+                failure = TransientError("the server was down for a while, and the request is lost", lost=True)
+            else:
+                failure = TransientError(f"no answer within {timeout_sec:.4g} s", over_time=True)
         except StatusError as error:
             failure = _gave_up_error(error, time.monotonic() - began) or error_for(error)
         # Raised outside the handlers: the original exception may quote the key.
@@ -711,11 +715,6 @@ def _check_template_settings(sampling: Sampling, rendering: Rendering) -> None:
         raise EndpointError("chat_template_kwargs are set twice, also in extra_body; set them in one place")
 
 
-def _as_list(stop: Any) -> list[Any]:
-    """Return a user's stop strings, given as a string, a list or nothing."""
-    return [stop] if isinstance(stop, str) else list(stop or ())
-
-
 def _size_text(size: int) -> str:
     return f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
 
@@ -728,12 +727,6 @@ def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
     if _TOOL_FLAG in words:
         return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or use a protocol without tool calls)"
     return ""
-
-
-def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
-    if lost:
-        return TransientError("the server was down for a while, and the request is lost", lost=True)
-    return TransientError(f"no answer within {timeout_sec:.4g} s", over_time=True)
 
 
 def _gave_up_error(error: StatusError, waited_sec: float) -> TransientError | None:

@@ -11,6 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -54,13 +55,13 @@ class OutageTooLongError(Exception):
     """Raised if the endpoint was down for too long, or too often, for a request."""
 
 
+@dataclass(eq=False)
 class PendingAttempt:
     """One pending attempt; `lost` if its server is gone, perhaps replaced by a new one."""
 
-    def __init__(self, has_alternative: bool = False) -> None:
-        self.lost = False
-        self.has_alternative = has_alternative
-        """Whether it can go to another server."""
+    has_alternative: bool
+    """Whether it can go to another server."""
+    lost: bool = False
 
 
 class Outage:
@@ -220,14 +221,14 @@ class Outage:
                 limit.reschedule(now)
 
 
+@dataclass
 class RequestOutages:
     """Waits for the end of outages on behalf of one request: a `harness.endpoint.retry.OutageHandler`."""
 
-    def __init__(self, outage: Outage, waits: bool = True) -> None:
-        self._outage = outage
-        self._waits = waits
-        self._waited_sec = 0.0
-        self._times = 0
+    _outage: Outage
+    _waits: bool
+    _waited_sec: float = 0.0
+    _times: int = 0
 
     async def wait_while_away(self) -> None:
         """Wait for the end of a current outage. Raises OutageTooLongError, like `was_away`."""

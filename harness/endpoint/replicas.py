@@ -93,11 +93,7 @@ class _RoutedRequest:
     away: int = 0
     """Number of servers that went away during the request."""
     last_began: float = 0.0
-
-    @property
-    def lost_sec(self) -> float:
-        """Wall seconds until the request was sent to the current server."""
-        return self.last_began - self.began
+    """Time at which the request was sent to the current server."""
 
 
 class Replicas:
@@ -283,7 +279,8 @@ class Replicas:
                 replica.strikes = 0
                 for failing, why in routed.failed:
                     self._strike(failing, why)
-                return _Answered(value, replica, routed.lost_sec, routed.away + len(routed.failed))
+                lost_sec = routed.last_began - routed.began
+                return _Answered(value, replica, lost_sec, routed.away + len(routed.failed))
             routed.tried.add(replica)
 
     async def _next(self, routed: _RoutedRequest, choose: Callable[[Sequence[Replica]], Replica]) -> Replica:

@@ -19,10 +19,11 @@ def effort_data(summary: Summary) -> dict[str, Any]:
     """Return bars of time and tokens (None if nothing was recorded) and their parts."""
     spent = [(name, name, sec, seconds(sec)) for name, sec in summary.time.parts().items() if sec > 0]
     tokens = [(name, kind, amount, f"{amount:,.0f}") for name, kind, amount in _tokens(summary)]
+    token_parts = [BarPart(kind, amount, f"{name}: {shown}") for name, kind, amount, shown in tokens]
     return {
         "time_bar": stacked_bar(_bar_parts(summary.time), label="Time by what it went into") if spent else None,
         "time": _with_shares(spent),
-        "token_bar": _token_bar(tokens) if tokens else None,
+        "token_bar": stacked_bar(token_parts, label="Tokens by kind") if tokens else None,
         "tokens": _with_shares(tokens),
     }
 
@@ -76,8 +77,3 @@ def _tokens(summary: Summary) -> list[tuple[str, str, float]]:
         ("completion", "completion", usage.completion_tokens),
     ]
     return [(name, kind, amount) for name, kind, amount in kinds if amount > 0]
-
-
-def _token_bar(tokens: Sequence[tuple[str, str, float, str]]) -> Markup:
-    parts = [BarPart(kind, amount, f"{name}: {shown}") for name, kind, amount, shown in tokens]
-    return stacked_bar(parts, label="Tokens by kind")

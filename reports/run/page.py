@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,17 +176,12 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     samples = locked.model is not None
     return {
         "Endpoint": locked.base_url,
-        "Machines": names_text(_machines(run.document.engine)),
+        "Machines": names_text([each["name"] for each in (run.document.engine or {}).get("machines", ())]),
         "Agent": locked.agent,
         "Protocol": config.agent.protocol if locked.prompt_hash else None,
         "Sampling": config.model.model_dump(mode="json", include=_SAMPLING) if samples else None,
         "Limits": config.limits.model_dump(mode="json") if samples else None,
     }
-
-
-def _machines(engine: Mapping[str, Any] | None) -> list[str]:
-    """Return the machines of a run that uses several."""
-    return [machine["name"] for machine in (engine or {}).get("machines", ())]
 
 
 def _times(run: StoredRun) -> dict[str, Any]:

@@ -334,17 +334,13 @@ def gather(
     runs = tuple(
         SiteRun(
             row,
-            _run_slug(row, alone=names[row.name] == 1),
+            slug(row.name if names[row.name] == 1 else f"{row.name} {row.path}"),
             nights.get(row.path, row.day or row.name),
             row.status == "running" and is_abandoned(row.path),
         )
         for row in rows
     )
     return Site(history, runs, tuple(_series(history, runs, known)), tuple(notes))
-
-
-def _run_slug(row: RunRow, *, alone: bool) -> str:
-    return slug(row.name if alone else f"{row.name} {row.path}")
 
 
 def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[NightlySeries]) -> Iterable[RunSeries]:

@@ -28,7 +28,7 @@ from reports.page_paths import (
 from reports.search import searched_texts
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
-from reports.trial.section import StepTimes, TrialSection, read_sections
+from reports.trial.section import TrialSection, read_sections
 from reports.trial.steps import omitted_steps, step_cards, timeline
 from tbench.results import TrialResult, control_lines, is_control, is_weak
 from tbench.scores.cost import token_price_text
@@ -124,6 +124,8 @@ class _ShownRun:
         near = last[max(0, min(at - _SEEDS_SHOWN // 2, len(last) - _SEEDS_SHOWN)) :][:_SEEDS_SHOWN]
         times = list(_times(result))
         status = trial_status(result)
+        about = (note for note in self._stored.trial_notes if note.is_about(result.task, result.seed))
+        notes = [("note", note.words) for note in about]
         return page(
             "trial.html.j2",
             self._here,
@@ -137,7 +139,7 @@ class _ShownRun:
             times=times,
             bar=stacked_bar(times, label="where the time went: " + ", ".join(part.words for part in times)),
             cost=token_price_text(result, self._prices),
-            remarks=[*_notes(self._stored, result), *_remarks(result)],
+            remarks=[*notes, *_remarks(result)],
             seeds=[(each.seed, trial_status(each), self._href(each)) for each in near],
             attempts=[(each.attempt, trial_status(each), self._href(each)) for each in own] if len(own) > 1 else (),
             before=self._href(last[at - 1]) if at > 0 else None,
@@ -162,13 +164,6 @@ def _times(result: TrialResult) -> Iterator[BarPart]:
     for name, sec in time_split([result]).parts().items():
         if sec >= 0.05:
             yield BarPart(name, sec, f"{name} {seconds(sec)}")
-
-
-def _notes(stored: StoredRun, result: TrialResult) -> Iterator[tuple[str, str]]:
-    """Yield the notes that people wrote about the trial or its task, each with a label."""
-    for note in stored.trial_notes:
-        if note.is_about(result.task, result.seed):
-            yield "note", note.words
 
 
 def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
@@ -228,7 +223,10 @@ def _section_data(part: TrialSection) -> dict[str, Any]:
         "name": part.name,
         "lines": "\n".join(_lines(part)),
         "recorded": bool(part.cast.text),
-        "times": [_data_times(each) for each in part.times],
+        "times": [
+            None if each is None else [round(sec, 3) for sec in (each.begin, each.typed, each.end)]
+            for each in part.times
+        ],
         "remarks": [[round(at, 3), text[:200]] for at, text in part.cast.remarks[:200]],
     }
 
@@ -257,10 +255,6 @@ def _time_of(line: str) -> float:
         return 0.0
 
 
-def _data_times(times: StepTimes | None) -> list[float] | None:
-    return None if times is None else [round(sec, 3) for sec in (times.begin, times.typed, times.end)]
-
-
 def _step(step: Step, reply: ReplyTexts, limit: int) -> dict[str, Any]:
     calls = "".join(f"\n{call.name}({call.arguments})" for call in step.reply.tool_calls)
     return {
@@ -276,9 +270,5 @@ def _step(step: Step, reply: ReplyTexts, limit: int) -> dict[str, Any]:
 
 def _limit(steps: Sequence[Step]) -> int:
     """Return the number of characters that each text may have, so that all of them fit."""
-    lengths = [len(text) for step in steps for text in _all_texts(step)]
-    return text_budget(lengths, _ALL_CHARS, _LEAST_CHARS, _TEXT_CHARS)
-
-
-def _all_texts(step: Step) -> Iterator[str]:
-    yield from (step.reply.content, step.reply.reasoning or "", step.observation, *step.actions)
+    texts = ((each.reply.content, each.reply.reasoning or "", each.observation, *each.actions) for each in steps)
+    return text_budget((len(text) for each in texts for text in each), _ALL_CHARS, _LEAST_CHARS, _TEXT_CHARS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -192,6 +192,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
     trajectory = _trajectory(directory, notes_of_steps)
     steps = trajectory.steps
     cast = read_cast(directory / RECORDING_NAME)
+    goes_on = ("continues the conversation of the previous step",) if trajectory.inherited else ()
     return TrialSection(
         name=name,
         number=number,
@@ -204,12 +205,8 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         cast=cast,
         times=tuple(step_times(steps, cast)),
         verifier=read_verifier(directory / "verifier"),
-        notes=(*notes_of_steps, *_goes_on(trajectory), *cast.notes),
+        notes=(*notes_of_steps, *goes_on, *cast.notes),
     )
-
-
-def _goes_on(trajectory: Trajectory) -> tuple[str, ...]:
-    return ("continues the conversation of the previous step",) if trajectory.inherited else ()
 
 
 def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:
@@ -221,7 +218,8 @@ def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:
 
 def _trajectory(directory: Path, notes: list[str]) -> Trajectory:
     """Read the stored trajectory, or steps.jsonl if only that can be read. Problems are added to `notes`."""
-    if (size := max(_sizes(directory))) > _LARGEST_BYTES:
+    files = (directory / name for name in (TRAJECTORY_NAME, STEPS_NAME))
+    if (size := max((file.stat().st_size for file in files if file.is_file()), default=0)) > _LARGEST_BYTES:
         notes.append(f"the steps take {size_text(size)} on disk, too much for a page: see {TRAJECTORY_NAME}")
         return Trajectory(protocol="")
     try:
@@ -230,14 +228,6 @@ def _trajectory(directory: Path, notes: list[str]) -> Trajectory:
     except RunUnreadable as problem:
         notes.append(str(problem))
     return Trajectory(protocol="", steps=tuple(_steps(directory, notes)))
-
-
-def _sizes(directory: Path) -> Iterator[int]:
-    yield 0
-    for name in (TRAJECTORY_NAME, STEPS_NAME):
-        file = directory / name
-        if file.is_file():
-            yield file.stat().st_size
 
 
 def _steps(directory: Path, notes: list[str]) -> Sequence[Step]:
