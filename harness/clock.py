@@ -110,7 +110,9 @@ class Clock:
             self.waited_sec += max(0.0, loop_time() - began - (self._uncounted_sec() - before))
             raise
         except asyncio.CancelledError:
-            self._exclude_overtime(patience_sec)
+            if self._ends_at is not None and not self._stops:
+                # The time since the end of the agent's own limit counts as waiting: the agent did no work then.
+                self.waited_sec += max(0.0, loop_time() - (self._ends_at - patience_sec))
             raise
         self.replies += 1
         self._postpone(-patience_sec)
@@ -119,11 +121,6 @@ class Clock:
             # Wait here for the timeout, so that a late reply is not executed.
             await asyncio.get_running_loop().create_future()
         return reply
-
-    def _exclude_overtime(self, patience_sec: float) -> None:
-        """Count the time since the end of the agent's own limit as waiting: the agent did no work then."""
-        if self._ends_at is not None and not self._stops:
-            self.waited_sec += max(0.0, loop_time() - (self._ends_at - patience_sec))
 
     def _uncounted_sec(self) -> float:
         """Return the uncounted seconds so far, including a stop in progress."""

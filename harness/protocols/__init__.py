@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,19 +12,14 @@ from harness.protocols.base import ActionProtocol
 __all__ = ["PROTOCOLS", "UnknownProtocol", "load_protocol"]
 
 
-def _load(module: str, name: str, prompt_file: Path | None, observation_bytes: int) -> ActionProtocol:
-    """Import a protocol's module, with its prompts, only when it is used: an oracle does not need them."""
-    make: Callable[[Path | None, int], ActionProtocol] = getattr(import_module(f"harness.protocols.{module}"), name)
-    return make(prompt_file, observation_bytes)
-
-
-PROTOCOLS: dict[str, Callable[[Path | None, int], ActionProtocol]] = {
-    "keystrokes-json": partial(_load, "keystrokes_json", "KeystrokesJson"),
-    "keystrokes-xml": partial(_load, "keystrokes_xml", "KeystrokesXml"),
-    "bash-block": partial(_load, "bash", "BashBlock"),
-    "bash-tool": partial(_load, "bash", "BashTool"),
-    "thinking-bash": partial(_load, "thinking_bash", "ThinkingBash"),
+PROTOCOLS = {
+    "keystrokes-json": ("keystrokes_json", "KeystrokesJson"),
+    "keystrokes-xml": ("keystrokes_xml", "KeystrokesXml"),
+    "bash-block": ("bash", "BashBlock"),
+    "bash-tool": ("bash", "BashTool"),
+    "thinking-bash": ("thinking_bash", "ThinkingBash"),
 }
+"""Module and class, imported with the prompts only when the protocol is used: an oracle needs none."""
 
 
 class UnknownProtocol(ValueError):
@@ -43,4 +37,6 @@ def load_protocol(
     """
     if name not in PROTOCOLS:
         raise UnknownProtocol(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name](prompt_file, observation_bytes)
+    module, kind = PROTOCOLS[name]
+    make: Callable[[Path | None, int], ActionProtocol] = getattr(import_module(f"harness.protocols.{module}"), kind)
+    return make(prompt_file, observation_bytes)

@@ -205,7 +205,9 @@ class Delivery:
         if end is _CommandEnd.LIMIT:
             if self._pane.capture.shell_ended is not None:
                 await self._new_shell(_SHELL_HUNG)
-            await self._check_shell()
+            # The shell has to run a command to its end; if not, a new shell is started.
+            if not (await self._has_shell_back() and await self._is_usable()):
+                await self._restart_shell(_SHELL_HUNG)
         elif end is _CommandEnd.SHELL_ENDED:
             await self._new_shell(_SHELL_ENDED)
         else:
@@ -397,11 +399,6 @@ class Delivery:
         if killed := await self._probe.clear(loop_time() - started_at):
             self._remark(f"killed, because they kept the terminal open: {', '.join(killed)}")
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
-
-    async def _check_shell(self) -> None:
-        """Check that the shell runs a command to its end, or start a new shell."""
-        if not (await self._has_shell_back() and await self._is_usable()):
-            await self._restart_shell(_SHELL_HUNG)
 
     async def _is_usable(self, probe: str = _PROBE) -> bool:
         """Whether the shell runs a command to its end."""

@@ -321,13 +321,10 @@ class _OutputReader:
         first, newline, others = complete.partition("\n")
         plain = self._line.apply(first) + self._line.end() + "\n"
         if newline:
-            plain += self._whole_lines(others) + "\n"
+            if has_edits(others):
+                others = "\n".join(map(self._whole_line, others.split("\n")))
+            plain += others + "\n"
         return plain + self._line.apply(rest)
-
-    def _whole_lines(self, text: str) -> str:
-        if not has_edits(text):
-            return text
-        return "\n".join(map(self._whole_line, text.split("\n")))
 
     def _whole_line(self, text: str) -> str:
         """Return the final state of a complete line, without its newline."""

@@ -183,15 +183,12 @@ class Terminal:
         while True:
             try:
                 if self._settling == "strict" or (keys.key is None and not keys.keystrokes):
-                    await self._sleep_until(ends_at)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(ends_at):
+                            await self._link.wait_until_cut()
                 return await self._waiter.wait_until_settled(ends_at - loop_time())
             except ConnectionError:
                 await self._ensure_attached()
-
-    async def _sleep_until(self, ends_at: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(ends_at):
-                await self._link.wait_until_cut()
 
     async def run(self, command: str, limit_sec: float) -> CommandResult:
         """Run shell text to its end and return its exact output.

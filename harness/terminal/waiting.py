@@ -250,7 +250,11 @@ class PromptWaiter:
         if seen is _ShellActivity.AT_MARKED_PROMPT:
             pane.shell.settle()
         elif seen is _ShellActivity.AT_UNMARKED_PROMPT:
-            self._settle_at_prompt()
+            self._save_prompt()
+            if pane.shell.wait_sec is not None:
+                pane.shell.settle()
+            else:
+                self.recognised = True
         elif seen is _ShellActivity.BUSY:
             self._pause_sec = self._pause_sec if is_first else min(2 * self._pause_sec, _LONGEST_PAUSE_SEC)
         elif pane.shell.wait_sec is not None and loop_time() >= pane.last_mark_at + pane.shell.wait_sec:
@@ -258,13 +262,6 @@ class PromptWaiter:
             await self._link.sync()
             if pane.marks == marks:
                 pane.shell.settle()
-
-    def _settle_at_prompt(self) -> None:
-        self._save_prompt()
-        if self._pane.shell.wait_sec is not None:
-            self._pane.shell.settle()
-        else:
-            self.recognised = True
 
     def _judge(self, now: Foreground | None) -> _ShellActivity:
         before, self._before = self._before, now
