@@ -347,14 +347,12 @@ def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
 def _is_input(path: Path, texts: TaskTexts) -> bool:
     """Whether a file of the solution is meant for the agent, too: named in the instruction, or left as it was.
 
-    It was left as it was if the solution has changed another file of the same folder tree.
+    It was left as it was if the solution has another version of another such file.
     """
-    if path.name in texts.instruction:
-        return True
-    top = path.parts[0]
-    return len(path.parts) > 1 and any(
-        name.startswith(f"{top}/") and texts.environment.get(name, text) != text
-        for name, text in texts.solution.items()
+    given = {(Path(name).name, text) for name, text in texts.environment.items()}
+    names = {name for name, _ in given if Path(name).suffix == path.suffix}
+    return path.name in texts.instruction or any(
+        Path(name).name in names and (Path(name).name, text) not in given for name, text in texts.solution.items()
     )
 
 
