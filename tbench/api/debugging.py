@@ -15,32 +15,9 @@ from tbench.agents.endpoints import make_endpoint
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import Purpose, RunPlan
 from tbench.config.settings import RunConfig
+from tbench.control import wire
 from tbench.control.client import ask
 from tbench.control.listener import SOCKET_NAME
-from tbench.control.wire import (
-    Answer,
-    Choose,
-    Debug,
-    DebugCommand,
-    DebugState,
-    DraftSeen,
-    Drop,
-    Edit,
-    Quit,
-    ReadScreen,
-    Request,
-    Rewind,
-    RunOn,
-    Sample,
-    SaveCassette,
-    Say,
-    SnapshotNow,
-    StepOn,
-    StepSeen,
-    TypeKeys,
-    VerdictSeen,
-    VerifyNow,
-)
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note, TrialFinished
 from tbench.fleet.engines import connect_backend
@@ -139,7 +116,7 @@ class DebugSession:
     ) -> None:
         """`directory` is the run's; `run` puts the trial's result into `ended`."""
         self.directory = directory
-        self.steps: list[StepSeen] = []
+        self.steps: list[wire.StepSeen] = []
         """Finished steps."""
         self.screen = ""
         """Text of the terminal's screen."""
@@ -148,7 +125,7 @@ class DebugSession:
         self._task, self._seed = task, seed
         self._run = run
         self._ended = ended
-        self._shown: DebugState | None = None
+        self._shown = wire.DebugState(version=0)
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -163,31 +140,29 @@ class DebugSession:
         return self._ended[-1] if self._ended else None
 
     @property
-    def samples(self) -> tuple[DraftSeen, ...]:
+    def samples(self) -> tuple[wire.DraftSeen, ...]:
         """Candidate replies that wait; `draft` is one of them."""
-        return self._shown.samples if self._shown is not None and not self.is_over else ()
+        return () if self.is_over else self._shown.samples
 
     @property
-    def draft(self) -> DraftSeen | None:
+    def draft(self) -> wire.DraftSeen | None:
         """The reply that the next `step` executes; None if none waits."""
         return next((each for each in self.samples if each.chosen), None)
 
     @property
-    def verdicts(self) -> tuple[VerdictSeen, ...]:
+    def verdicts(self) -> tuple[wire.VerdictSeen, ...]:
         """Verdicts of the verifiers that have run in copies of the container."""
-        return self._shown.verdicts if self._shown is not None else ()
+        return self._shown.verdicts
 
     @property
     def stopped(self) -> str:
         """Why the last `run` stopped: its breakpoint, or the end of the trial; empty for other reasons."""
-        if self.is_over:
-            return "the trial has ended"
-        return self._shown.stopped if self._shown is not None else ""
+        return "the trial has ended" if self.is_over else self._shown.stopped
 
     @property
     def differs(self) -> str:
         """First difference between the replayed terminal output and the original, in one line."""
-        return self._shown.differs if self._shown is not None else ""
+        return self._shown.differs
 
     async def begun(self) -> None:
         """Wait until the run accepts requests. Raises the run's error if it ends before."""
@@ -198,12 +173,12 @@ class DebugSession:
 
     # -- continuing ----------------------------------------------------------------------------------
 
-    async def step(self, count: int = 1) -> StepSeen | None:
+    async def step(self, count: int = 1) -> wire.StepSeen | None:
         """Execute `count` replies from the draft on; return the last step when the next reply waits, None without one.
 
         Raises UsageError if the trial has ended.
         """
-        return await self._advance(StepOn(trial=self.trial, count=count))
+        return await self._advance(wire.StepOn(trial=self.trial, count=count))
 
     async def run(
         self,
@@ -213,13 +188,13 @@ class DebugSession:
         until_changed: str | None = None,
         until_test: str | None = None,
         until_exit: bool = False,
-    ) -> StepSeen | None:
+    ) -> wire.StepSeen | None:
         """Execute replies until the one of `to_step` waits or a breakpoint is reached, or to the trial's end.
 
         Breakpoints: a text on the screen, a change at or below a path, a test (by a part of its name; "" for any) that
         changes between passed and failed, an exit code other than 0. `stopped` says which one was reached.
         """
-        request = RunOn(
+        request = wire.RunOn(
             trial=self.trial,
             to_step=to_step,
             until_text=until_text,
@@ -229,55 +204,55 @@ class DebugSession:
         )
         return await self._advance(request)
 
-    async def drop(self, why: str) -> StepSeen | None:
+    async def drop(self, why: str) -> wire.StepSeen | None:
         """Discard the draft; the model gets `why` instead. The trial no longer counts."""
-        return await self._advance(Drop(trial=self.trial, why=why))
+        return await self._advance(wire.Drop(trial=self.trial, why=why))
 
-    async def _advance(self, request: DebugCommand) -> StepSeen | None:
+    async def _advance(self, request: wire.DebugCommand) -> wire.StepSeen | None:
         await self.waits()
-        before = self._shown.version if self._shown is not None else 0
+        before = self._shown.version
         await self._ask(request)
         await self._wait_until(lambda shown: shown.version > before and shown.waits_for == "decision")
         return self.steps[-1] if self.steps else None
 
-    async def waits(self) -> DraftSeen | None:
+    async def waits(self) -> wire.DraftSeen | None:
         """Wait for a draft and return it; None if the trial has ended."""
         await self._wait_until(lambda shown: shown.waits_for == "decision")
         return self.draft
 
-    async def rewind(self, step: int) -> DraftSeen | None:
+    async def rewind(self, step: int) -> wire.DraftSeen | None:
         """Replay the trial up to a step, in a fresh container; the step's reply becomes the draft.
 
         `differs` has the first difference in the replayed terminal output. The trial no longer counts.
         """
         await self.waits()
-        before = self._shown.attempt if self._shown is not None else 1
-        await self._ask(Rewind(trial=self.trial, step=step))
+        before = self._shown.attempt
+        await self._ask(wire.Rewind(trial=self.trial, step=step))
         await self._wait_until(lambda shown: shown.attempt > before and shown.waits_for == "decision")
         return self.draft
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    async def edit(self, text: str) -> DraftSeen | None:
+    async def edit(self, text: str) -> wire.DraftSeen | None:
         """Replace the draft's text. Once the step is taken, the trial no longer counts."""
-        return await self._ask_and_wait(Edit(trial=self.trial, text=text))
+        return await self._ask_and_wait(wire.Edit(trial=self.trial, text=text))
 
     async def sample(
         self, number: int = 1, *, seed: int | None = None, temperature: float | None = None
-    ) -> tuple[DraftSeen, ...]:
+    ) -> tuple[wire.DraftSeen, ...]:
         """Ask the model for more candidate replies; the last one becomes the draft. Raises UsageError."""
         await self.waits()
-        await self._ask(Sample(trial=self.trial, number=number, seed=seed, temperature=temperature))
+        await self._ask(wire.Sample(trial=self.trial, number=number, seed=seed, temperature=temperature))
         await self._wait_until(lambda shown: shown.waits_for != "decision" or not shown.asking)
-        if self._shown is not None and self._shown.trouble:
+        if self._shown.trouble:
             raise UsageError(f"{self.trial}: {self._shown.trouble}")
         return self.samples
 
-    async def choose(self, sample: int) -> DraftSeen | None:
+    async def choose(self, sample: int) -> wire.DraftSeen | None:
         """Make another sample the draft; they count from 1."""
-        return await self._ask_and_wait(Choose(trial=self.trial, sample=sample))
+        return await self._ask_and_wait(wire.Choose(trial=self.trial, sample=sample))
 
-    async def _ask_and_wait(self, request: DebugCommand) -> DraftSeen | None:
+    async def _ask_and_wait(self, request: wire.DebugCommand) -> wire.DraftSeen | None:
         await self.waits()
         await self._ask(request)
         return await self.waits()
@@ -286,12 +261,12 @@ class DebugSession:
 
     async def say(self, text: str) -> None:
         """Send a message to the model with its next query. The trial no longer counts."""
-        await self._ask(Say(trial=self.trial, text=text))
+        await self._ask(wire.Say(trial=self.trial, text=text))
 
     async def type(self, keys: str) -> None:
         r"""Type into the agent's terminal; `\n` is the Enter key. The model is informed; the trial no longer counts."""
         await self.waits()
-        await self._ask(TypeKeys(trial=self.trial, keys=keys))
+        await self._ask(wire.TypeKeys(trial=self.trial, keys=keys))
         await asyncio.sleep(_POLL_SEC)
         await self._update_screen()
 
@@ -299,44 +274,42 @@ class DebugSession:
         """Wait until the agent is idle: its reply waits, or it is paused, or the trial has ended."""
         await self._wait_until(lambda shown: shown.waits_for in ("decision", "person"))
 
-    async def verify(self) -> VerdictSeen:
+    async def verify(self) -> wire.VerdictSeen:
         """Run the verifier in a copy of the container; the trial continues afterwards. Raises UsageError."""
         await self.rests()
-        await self._ask(VerifyNow(trial=self.trial))
+        await self._ask(wire.VerifyNow(trial=self.trial))
         await self._wait_until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
         return self.verdicts[-1]
 
     async def snapshot(self) -> str:
         """Save the container's files as an image, and return its name. Raises UsageError."""
         await self.waits()
-        await self._ask(SnapshotNow(trial=self.trial))
+        await self._ask(wire.SnapshotNow(trial=self.trial))
         await self.waits()
-        assert self._shown is not None
         return self._shown.snapshots[-1]
 
     async def save_cassette(self) -> Path:
         """Save the queries and replies as a cassette, and return the file. Raises UsageError."""
         await self.waits()
-        await self._ask(SaveCassette(trial=self.trial))
-        attempt = self._shown.attempt if self._shown is not None else 1
-        return trial_directory(self.directory, self._task, self._seed, attempt) / CASSETTE_NAME
+        await self._ask(wire.SaveCassette(trial=self.trial))
+        return trial_directory(self.directory, self._task, self._seed, self._shown.attempt) / CASSETTE_NAME
 
     async def quit(self, *, keep: bool = False) -> None:
         """End the trial; with `keep`, keep its container for `tbench shell`."""
         if not self.is_over:
             with contextlib.suppress(UsageError):  # it has just ended by itself
-                await self._ask(Quit(trial=self.trial, keep=keep))
+                await self._ask(wire.Quit(trial=self.trial, keep=keep))
         async with asyncio.timeout(_END_SEC):
             await asyncio.wait([self._run])
 
     # -- requests -----------------------------------------------------------------------------------
 
-    async def _wait_until(self, condition: Callable[[DebugState], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[wire.DebugState], bool]) -> None:
         """Poll until the condition holds, or the trial has ended. Raises the run's error."""
         version: int | None = None
         while not self.is_over:
             try:
-                answer = await self._request(Debug(trial=self.trial, after=len(self.steps), version=version))
+                answer = await self._request(wire.Debug(trial=self.trial, after=len(self.steps), version=version))
             except UsageError:
                 # The trial has not begun, or is being removed.
                 await asyncio.wait([self._run], timeout=_POLL_SEC)
@@ -346,7 +319,7 @@ class DebugSession:
             if shown.ended is not None:
                 await asyncio.wait([self._run], timeout=_END_SEC)
                 continue
-            if self._shown is not None and shown.attempt != self._shown.attempt:
+            if shown.attempt != self._shown.attempt:
                 self.steps, self._shown, version = [], shown, None
                 continue
             self.steps.extend(shown.steps)
@@ -359,20 +332,20 @@ class DebugSession:
             attempt = self.result.attempt if self.result is not None else 1
             files = trial_directory(self.directory, self._task, self._seed, attempt)
             self.steps.extend(make_step_seen(step) for step in read_steps(files)[len(self.steps) :])
-        self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "draft": None})
+        self._shown = self._shown.model_copy(update={"samples": (), "draft": None})
 
     async def _update_screen(self) -> None:
         with contextlib.suppress(UsageError):
-            screen = (await self._request(ReadScreen(trial=self.trial))).screen
+            screen = (await self._request(wire.ReadScreen(trial=self.trial))).screen
             assert screen is not None
             self.screen = "\n".join(without_escapes(line).rstrip() for line in screen.lines).rstrip("\n")
 
-    async def _ask(self, request: Request) -> str:
+    async def _ask(self, request: wire.Request) -> str:
         if self.is_over:
             raise UsageError(f"{self.trial}: has ended")
         return (await self._request(request)).words
 
-    def _request(self, request: Request) -> Awaitable[Answer]:
+    def _request(self, request: wire.Request) -> Awaitable[wire.Answer]:
         return asyncio.to_thread(ask, self.directory, request)
 
 

@@ -18,7 +18,8 @@ from tbench.errors import UsageError
 
 def ask(directory: Path, request: Request) -> Answer:
     """Send a request to the run in this directory. Raises UsageError if it is not running, or refuses."""
-    return _answer(exchange(directory, as_line(request)), directory)
+    line = exchange(directory, as_line(request))
+    return _accepted(line, unreadable(directory, line))
 
 
 class AttachedTerminal:
@@ -54,16 +55,17 @@ async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerm
             writer.close()
             raise
     try:
-        yield AttachedTerminal(_answer(line, directory), reader, writer)
+        yield AttachedTerminal(_accepted(line, unreadable(directory, line)), reader, writer)
     finally:
         writer.close()
 
 
-def _answer(line: bytes, directory: Path) -> Answer:
+def _accepted(line: bytes, unreadable: UsageError) -> Answer:
+    """Return the answer in a line. Raises UsageError for a refusal, and `unreadable` for anything else."""
     try:
         answer = Answer.model_validate_json(line)
     except ValidationError:
-        raise unreadable(directory, line) from None
+        raise unreadable from None
     if not answer.ok:
         raise UsageError(answer.words)
     return answer
@@ -124,13 +126,7 @@ class ControlConnection:
             line = b""
         if not line:
             raise self._closed_error("the run has ended")
-        try:
-            answer = Answer.model_validate_json(line)
-        except ValidationError:
-            raise self._closed_error("the run is of another version of tbench") from None
-        if not answer.ok:
-            raise UsageError(answer.words)
-        return answer
+        return _accepted(line, self._closed_error("the run is of another version of tbench"))
 
     def _closed_error(self, why: str) -> ControlConnectionClosed:
         return ControlConnectionClosed(f"{self._directory}: {why}")

@@ -6,25 +6,7 @@ import asyncio
 
 from pydantic import ValidationError
 
-from tbench.control.wire import (
-    Abort,
-    Answer,
-    Attach,
-    Continue,
-    ControlHandler,
-    Debug,
-    ListTrials,
-    Pause,
-    ReadScreen,
-    Request,
-    Say,
-    SetConcurrency,
-    Stop,
-    TerminalViewer,
-    TypeKeys,
-    as_line,
-    read_request,
-)
+from tbench.control import wire
 from tbench.errors import UsageError
 from tbench.text import one_line
 
@@ -34,7 +16,7 @@ _KEYS_BYTES = 1 << 14
 """Maximum number of bytes of keys that are typed at once."""
 
 
-async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler) -> None:
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: wire.ControlHandler) -> None:
     """Answer one client until it disconnects."""
     try:
         while line := await _line(reader):
@@ -55,12 +37,12 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _handle(
-    line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler
+    line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: wire.ControlHandler
 ) -> bool:
     """Answer a request line; return whether more may follow. Raises OSError, and TimeoutError for a stuck client."""
     try:
-        request = read_request(line)
-        if isinstance(request, Attach):
+        request = wire.read_request(line)
+        if isinstance(request, wire.Attach):
             async with controls.attach(request.trial, take=request.take, drawn=request.drawn) as viewer:
                 await _show(viewer, reader, writer)
             return False
@@ -68,10 +50,10 @@ async def _handle(
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "request"
-        answer = Answer(ok=False, words=one_line(f"{where}: {first['msg']}"))
+        answer = wire.Answer(ok=False, words=one_line(f"{where}: {first['msg']}"))
     except UsageError as error:
-        answer = Answer(ok=False, words=one_line(str(error)))
-    await _send(writer, as_line(answer))
+        answer = wire.Answer(ok=False, words=one_line(str(error)))
+    await _send(writer, wire.as_line(answer))
     return True
 
 
@@ -81,7 +63,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-async def _show(viewer: TerminalViewer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _show(viewer: wire.TerminalViewer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Serve an attached client until it leaves or the terminal is closed. Raises OSError and TimeoutError."""
 
     async def pass_on() -> None:
@@ -103,30 +85,30 @@ async def _show(viewer: TerminalViewer, reader: asyncio.StreamReader, writer: as
         task.result()
 
 
-async def _dispatch(request: Request, controls: ControlHandler) -> Answer:
+async def _dispatch(request: wire.Request, controls: wire.ControlHandler) -> wire.Answer:
     """Carry out a request. It may take a while: the requests of one client are answered in order."""
     match request:
-        case ListTrials():
-            return Answer(ok=True, state=controls.state())
-        case Pause(trial=trial, now=now):
-            return Answer(ok=True, words=controls.pause(trial, now=now))
-        case Continue(trial=trial):
-            return Answer(ok=True, words=controls.go_on(trial))
-        case Abort(trial=trial):
-            return Answer(ok=True, words=controls.abort(trial))
-        case Stop(trial=trial):
-            return Answer(ok=True, words=controls.stop(trial))
-        case Say(trial=trial, text=text):
-            return Answer(ok=True, words=controls.say(trial, text))
-        case SetConcurrency(number=number):
-            return Answer(ok=True, words=controls.resize(number))
-        case ReadScreen(trial=trial):
-            return Answer(ok=True, screen=await controls.screen(trial))
-        case TypeKeys(trial=trial, keys=keys):
-            return Answer(ok=True, words=await controls.type(trial, keys))
-        case Debug(trial=trial, after=after, version=version):
-            return Answer(ok=True, debug=await controls.debug(trial, after=after, version=version))
-        case Attach():
+        case wire.ListTrials():
+            return wire.Answer(ok=True, state=controls.state())
+        case wire.Pause(trial=trial, now=now):
+            return wire.Answer(ok=True, words=controls.pause(trial, now=now))
+        case wire.Continue(trial=trial):
+            return wire.Answer(ok=True, words=controls.go_on(trial))
+        case wire.Abort(trial=trial):
+            return wire.Answer(ok=True, words=controls.abort(trial))
+        case wire.Stop(trial=trial):
+            return wire.Answer(ok=True, words=controls.stop(trial))
+        case wire.Say(trial=trial, text=text):
+            return wire.Answer(ok=True, words=controls.say(trial, text))
+        case wire.SetConcurrency(number=number):
+            return wire.Answer(ok=True, words=controls.resize(number))
+        case wire.ReadScreen(trial=trial):
+            return wire.Answer(ok=True, screen=await controls.screen(trial))
+        case wire.TypeKeys(trial=trial, keys=keys):
+            return wire.Answer(ok=True, words=await controls.type(trial, keys))
+        case wire.Debug(trial=trial, after=after, version=version):
+            return wire.Answer(ok=True, debug=await controls.debug(trial, after=after, version=version))
+        case wire.Attach():
             raise AssertionError("does not have a single answer")
         case _:
-            return Answer(ok=True, words=await controls.decide(request))
+            return wire.Answer(ok=True, words=await controls.decide(request))

@@ -18,39 +18,41 @@ MAX_SAMPLES = 16
 WaitsFor = Literal["model", "decision", "person"]
 
 
-class Debug(Frozen):
+class TrialRequest(Frozen):
+    """A request about one trial."""
+
+    trial: str
+
+
+class Debug(TrialRequest):
     """Ask for a trial's steps and waiting reply. With the `version` of an earlier answer, the answer is sent after a
     change, or after five seconds.
     """
 
     do: Literal["debug"] = "debug"
-    trial: str
     after: int = 0
     """Number of the last step that the client already has."""
     version: int | None = None
 
 
-class Stepping(Frozen):
+class Stepping(TrialRequest):
     """Turn stepping mode on or off: whether each reply of a trial waits for a decision."""
 
     do: Literal["stepping"] = "stepping"
-    trial: str
     on: bool = True
 
 
-class StepOn(Frozen):
+class StepOn(TrialRequest):
     """Execute the waiting reply, and the next ones up to `count` in total."""
 
     do: Literal["step"] = "step"
-    trial: str
     count: int = Field(default=1, ge=1, le=10_000)
 
 
-class RunOn(Frozen):
+class RunOn(TrialRequest):
     """Execute replies until the reply of step `to_step` waits, or a breakpoint is reached; else to the trial's end."""
 
     do: Literal["run"] = "run"
-    trial: str
     to_step: int | None = Field(default=None, ge=1)
     until_text: str | None = Field(default=None, min_length=1, max_length=1_000)
     """Stop when this text is on the screen."""
@@ -64,27 +66,24 @@ class RunOn(Frozen):
     """Stop when a command's exit code is not 0."""
 
 
-class Edit(Frozen):
+class Edit(TrialRequest):
     """Replace the text of the waiting reply."""
 
     do: Literal["edit"] = "edit"
-    trial: str
     text: str = Field(max_length=50_000)
 
 
-class Drop(Frozen):
+class Drop(TrialRequest):
     """Discard the waiting reply; the model gets `why` instead of an observation."""
 
     do: Literal["drop"] = "drop"
-    trial: str
     why: str = Field(min_length=1, max_length=20_000)
 
 
-class Sample(Frozen):
+class Sample(TrialRequest):
     """Ask the model for more candidate replies to the same conversation."""
 
     do: Literal["sample"] = "sample"
-    trial: str
     number: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     """Seed of the first candidate; the others count up from it. None: drawn at random."""
@@ -92,49 +91,43 @@ class Sample(Frozen):
     """Sampling temperature; None uses the run's."""
 
 
-class Choose(Frozen):
+class Choose(TrialRequest):
     """Choose another candidate as the waiting reply."""
 
     do: Literal["choose"] = "choose"
-    trial: str
     sample: int = Field(ge=1)
     """Number of the candidate, from 1."""
 
 
-class VerifyNow(Frozen):
+class VerifyNow(TrialRequest):
     """Run the verifier in a copy of the trial's container; the trial continues."""
 
     do: Literal["verify"] = "verify"
-    trial: str
 
 
-class SnapshotNow(Frozen):
+class SnapshotNow(TrialRequest):
     """Save the files of a trial's container as an image."""
 
     do: Literal["snapshot"] = "snapshot"
-    trial: str
 
 
-class Rewind(Frozen):
+class Rewind(TrialRequest):
     """Replay a trial up to a step, in a fresh container; then that step's reply waits."""
 
     do: Literal["rewind"] = "rewind"
-    trial: str
     step: int = Field(ge=1)
 
 
-class SaveCassette(Frozen):
+class SaveCassette(TrialRequest):
     """Save the queries and replies of a trial's model as a cassette."""
 
     do: Literal["cassette"] = "cassette"
-    trial: str
 
 
-class Quit(Frozen):
+class Quit(TrialRequest):
     """End a trial without a verdict; with `keep` its container is kept."""
 
     do: Literal["quit"] = "quit"
-    trial: str
     keep: bool = False
 
 
@@ -276,11 +269,10 @@ class Continue(Frozen):
     trial: str | None = None
 
 
-class Abort(Frozen):
+class Abort(TrialRequest):
     """End a trial without a verdict."""
 
     do: Literal["abort"] = "abort"
-    trial: str
 
 
 class Stop(Frozen):
@@ -290,11 +282,10 @@ class Stop(Frozen):
     trial: str | None = None
 
 
-class Say(Frozen):
+class Say(TrialRequest):
     """Send a message to the model with its next query."""
 
     do: Literal["say"] = "say"
-    trial: str
     text: str = Field(min_length=1, max_length=20_000)
 
 
@@ -305,23 +296,21 @@ class SetConcurrency(Frozen):
     number: int = Field(ge=1, le=100_000)
 
 
-class ReadScreen(Frozen):
+class ReadScreen(TrialRequest):
     """Ask for a trial's screen."""
 
     do: Literal["screen"] = "screen"
-    trial: str
 
 
-class TypeKeys(Frozen):
+class TypeKeys(TrialRequest):
     """Type into the terminal of a paused trial."""
 
     do: Literal["type"] = "type"
-    trial: str
     keys: str = Field(min_length=1, max_length=10_000)
     """Text, which may have control characters; a newline is the Enter key."""
 
 
-class Attach(Frozen):
+class Attach(TrialRequest):
     """Attach to a trial's terminal until the connection ends; with `take`, type into it.
 
     After the answer come the bytes that the pane prints, beginning with a drawing of the screen; or with `drawn`, an
@@ -329,7 +318,6 @@ class Attach(Frozen):
     """
 
     do: Literal["attach"] = "attach"
-    trial: str
     take: bool = False
     drawn: bool = False
 
