@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tbench.errors import TbenchError
@@ -28,19 +28,11 @@ class CheckStatus(StrEnum):
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """Result of a check, with advice after a warning or a failure."""
-
-    status: CheckStatus
-    what: str
-    advice: str = ""
-
-
-@dataclass(frozen=True)
 class Finding:
-    """One line of `tbench doctor`."""
+    """One line of `tbench doctor`: what a check has seen, with advice after a warning or a failure."""
 
     name: str
+    """Name of the check, which `examine` sets."""
     status: CheckStatus
     seen: str
     advice: str = ""
@@ -51,41 +43,41 @@ class Check:
     """A check with a time limit."""
 
     name: str
-    run: Callable[[], Awaitable[CheckResult]]
+    run: Callable[[], Awaitable[Finding]]
     limit_sec: float = 20.0
 
 
-def ok(what: str) -> CheckResult:
-    return CheckResult(CheckStatus.OK, what)
+def ok(seen: str) -> Finding:
+    return Finding("", CheckStatus.OK, seen)
 
 
-def warn(what: str, advice: str) -> CheckResult:
-    return CheckResult(CheckStatus.WARN, what, advice)
+def warn(seen: str, advice: str) -> Finding:
+    return Finding("", CheckStatus.WARN, seen, advice)
 
 
-def fail(what: str, advice: str) -> CheckResult:
-    return CheckResult(CheckStatus.FAIL, what, advice)
+def fail(seen: str, advice: str) -> Finding:
+    return Finding("", CheckStatus.FAIL, seen, advice)
 
 
-def skipped(what: str) -> CheckResult:
-    return CheckResult(CheckStatus.SKIPPED, what)
+def skipped(seen: str) -> Finding:
+    return Finding("", CheckStatus.SKIPPED, seen)
 
 
 async def examine(check: Check) -> Finding:
     """Run a check. Never raises, except when cancelled."""
     try:
         async with asyncio.timeout(check.limit_sec):
-            result = await check.run()
+            found = await check.run()
     except TimeoutError:
-        result = fail(f"no answer within {check.limit_sec:.0f} s", _OVERLOADED)
+        found = fail(f"no answer within {check.limit_sec:.0f} s", _OVERLOADED)
     except TbenchError as error:
-        result = fail(str(error), _OVERLOADED)
+        found = fail(str(error), _OVERLOADED)
     except Exception as error:  # noqa: BLE001 - a broken check is a finding, and must not end the others
         message = one_line(f"{type(error).__name__}: {error}", 200)
-        result = fail(
+        found = fail(
             f"the check itself failed: {message}", "fix what the message names; if it names nothing, report a bug"
         )
-    return Finding(check.name, result.status, one_line(result.what, 400), one_line(result.advice, 400))
+    return replace(found, name=check.name, seen=one_line(found.seen, 400), advice=one_line(found.advice, 400))
 
 
 async def examine_all(checks: Sequence[Check]) -> list[Finding]:

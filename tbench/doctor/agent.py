@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.trajectory import Outcome, Step, ToolCall
-from tbench.doctor import CheckResult, Finding, fail, ok, skipped, warn
+from tbench.doctor import Finding, fail, ok, skipped, warn
 from tbench.text import counted
 
 STEPS, MAX_TOKENS = 12, 4096
@@ -53,10 +53,10 @@ def judge(agent: str, tried: Tried) -> list[Finding]:
     if tried.steps:
         results |= {"tool calls": _tool_calls(tried), "context": _context(tried)}
         results |= {"reasoning": _reasoning(tried), "replies": _replies(tried)}
-    return [Finding(name, each.status, each.what, each.advice) for name, each in results.items()]
+    return [replace(each, name=name) for name, each in results.items()]
 
 
-def _end(tried: Tried) -> CheckResult:
+def _end(tried: Tried) -> Finding:
     requests = counted(len(tried.steps), "request")
     if tried.error:
         return fail(f"no verdict after {requests}: {tried.error}", "read the message; the lines below may say why")
@@ -68,7 +68,7 @@ def _end(tried: Tried) -> CheckResult:
     )
 
 
-def _tool_calls(tried: Tried) -> CheckResult:
+def _tool_calls(tried: Tried) -> Finding:
     if not tried.calls_tools:
         return skipped("the agent works without them")
     calls = [call for step in tried.steps for call in step.reply.tool_calls]
@@ -89,7 +89,7 @@ def _has_arguments(call: ToolCall) -> bool:
         return False
 
 
-def _context(tried: Tried) -> CheckResult:
+def _context(tried: Tried) -> Finding:
     first, most = tried.steps[0].reply.usage.prompt_tokens, tried.context_tokens
     said = f"the agent's first prompt has {first:,} tokens" + (f", the context {most:,}" if most is not None else "")
     longer = "serve the model with a longer context (vLLM: --max-model-len)"
@@ -98,7 +98,7 @@ def _context(tried: Tried) -> CheckResult:
     return warn(said, longer) if most is not None and 2 * first > most else ok(said)
 
 
-def _reasoning(tried: Tried) -> CheckResult:
+def _reasoning(tried: Tried) -> Finding:
     parser = "vLLM: the --reasoning-parser of this model"
     if any("</think>" in step.reply.content for step in tried.steps):
         return warn("it is in the text of replies, where the agent takes it for an answer", f"separate it ({parser})")
@@ -107,7 +107,7 @@ def _reasoning(tried: Tried) -> CheckResult:
     return ok(f"in {count} of {counted(len(tried.steps), 'reply')}")
 
 
-def _replies(tried: Tried) -> CheckResult:
+def _replies(tried: Tried) -> Finding:
     if cut := sum(step.reply.cut for step in tried.steps):
         return warn(
             f"{cut} of {len(tried.steps)} were cut, here at {MAX_TOKENS} tokens or at the end of the context",

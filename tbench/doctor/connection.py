@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tbench.doctor import CheckResult, fail, ok
+from tbench.doctor import Finding, fail, ok
 from tbench.errors import EngineUnavailable
 from tbench.sandbox.docker.discovery import DEFAULT, NO_ENGINE, Search, find_engine
 from tbench.sandbox.docker.engine import EngineInfo, no_engine
@@ -73,7 +73,7 @@ def _has_capability(status: Path) -> bool:
     return bool(int(lines.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def check_address(here: ProcessContext) -> CheckResult:
+def check_address(here: ProcessContext) -> Finding:
     """Check that an engine answers at its address. Blocks for a few seconds at most."""
     # An ordinary user's Podman may start containers in a container.
     may_start = not here.is_confined or shutil.which("podman")
@@ -91,7 +91,7 @@ def check_address(here: ProcessContext) -> CheckResult:
     return fail(f"DOCKER_HOST={here.host} is not an address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(message: str, here: ProcessContext, info: EngineInfo | None = None) -> CheckResult:
+def cannot_start(message: str, here: ProcessContext, info: EngineInfo | None = None) -> Finding:
     """Return the result for an engine that answers but starts no container, with the engine's message."""
     if info is not None and info.is_podman:
         remedy = podman_remedy(message, is_rootless=info.is_rootless)
@@ -102,7 +102,7 @@ def cannot_start(message: str, here: ProcessContext, info: EngineInfo | None = N
     return fail(f"no container starts: {message}", "read the engine's message and its log (journalctl -u docker)")
 
 
-def _unix(path: Path, here: ProcessContext) -> CheckResult:
+def _unix(path: Path, here: ProcessContext) -> Finding:
     try:
         kind = path.stat().st_mode
     except PermissionError:
@@ -130,7 +130,7 @@ def _unix(path: Path, here: ProcessContext) -> CheckResult:
         return _ping(connection, str(path))
 
 
-def _tcp(host: str, port: int | None, here: ProcessContext) -> CheckResult:
+def _tcp(host: str, port: int | None, here: ProcessContext) -> Finding:
     port = port or (2376 if here.verifies_tls else 2375)
     where = f"DOCKER_HOST={here.host}"
     advice = "correct DOCKER_HOST, or unset it for the engine of this machine"
@@ -159,7 +159,7 @@ def _tcp(host: str, port: int | None, here: ProcessContext) -> CheckResult:
             )
 
 
-def _ping(connection: socket.socket, where: str) -> CheckResult:
+def _ping(connection: socket.socket, where: str) -> Finding:
     """Request /_ping, which an engine always answers with 200."""
     try:
         connection.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
@@ -177,7 +177,7 @@ def _ping(connection: socket.socket, where: str) -> CheckResult:
     return ok(where)
 
 
-def _no_permission(path: Path) -> CheckResult:
+def _no_permission(path: Path) -> Finding:
     return fail(
         f"no permission on {path}",
         "join its group ('sudo usermod -aG docker $USER', then log in again), or run as root",

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tbench.config.limits_in_force import LimitState
-from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
+from tbench.doctor import Check, Finding, fail, ok, skipped, warn
 from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.create import limits_host_config
@@ -118,7 +118,7 @@ def checks(engine: Engine) -> list[Check]:
     ]
 
 
-async def check_start(engine: Engine, here: ProcessContext) -> CheckResult:
+async def check_start(engine: Engine, here: ProcessContext) -> Finding:
     try:
         output = await run_probe(engine, "echo started")
     except EngineError as error:
@@ -130,7 +130,7 @@ async def check_start(engine: Engine, here: ProcessContext) -> CheckResult:
     return ok("a container starts and ends")
 
 
-async def check_storage(engine: Engine) -> CheckResult:
+async def check_storage(engine: Engine) -> Finding:
     driver = engine.info.storage_driver
     if driver in _SLOW_DRIVERS:
         docker = 'set {"storage-driver": "overlay2"} in /etc/docker/daemon.json'
@@ -140,12 +140,12 @@ async def check_storage(engine: Engine) -> CheckResult:
     return ok(driver)
 
 
-async def check_limits(engine: Engine) -> CheckResult:
+async def check_limits(engine: Engine) -> Finding:
     output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **limits_host_config(_LIMITS, engine))
     return judge_limits(read_limits(output.text), engine.info.cgroup_version, is_rootless=engine.info.is_rootless)
 
 
-def judge_limits(seen: Mapping[str, str], version: str, *, is_rootless: bool = False) -> CheckResult:
+def judge_limits(seen: Mapping[str, str], version: str, *, is_rootless: bool = False) -> Finding:
     """Judge the limits in a container's cgroup, and the outcomes of a memory hog and of many processes."""
     states, wrong = limit_states(seen, _LIMITS), []
     if states["memory"] != LimitState.IN_FORCE:
@@ -168,7 +168,7 @@ def judge_limits(seen: Mapping[str, str], version: str, *, is_rootless: bool = F
     return ok(f"cgroup v{version}: memory, pids and cpus are limited; a memory hog and a fork bomb were stopped")
 
 
-async def check_tools(engine: Engine, name: str | None = None) -> CheckResult:
+async def check_tools(engine: Engine, name: str | None = None) -> Finding:
     name = name or tools_volume_name()
     try:
         await engine.call(engine.api.inspect_volume, name)
@@ -191,7 +191,7 @@ async def check_tools(engine: Engine, name: str | None = None) -> CheckResult:
     return ok(f"volume {name}, tmux {output.text} starts")
 
 
-async def check_network(engine: Engine, reached: tuple[str, int] = REACHED) -> CheckResult:
+async def check_network(engine: Engine, reached: tuple[str, int] = REACHED) -> Finding:
     found = await engine.call(engine.api.networks, names=[f"^{NETWORK}$"])
     if not found:
         return warn(f"the bridge {NETWORK} does not exist yet: the first run creates it", _SETUP)
@@ -212,7 +212,7 @@ async def check_network(engine: Engine, reached: tuple[str, int] = REACHED) -> C
     return ok(f"a container on {NETWORK} reaches {host}:{port}; containers cannot reach each other")
 
 
-async def check_build_network(engine: Engine) -> CheckResult:
+async def check_build_network(engine: Engine) -> Finding:
     """Check the engine's default bridge, on which images are built."""
     try:
         output = await run_probe(engine, "echo started", network_mode="bridge")
@@ -229,7 +229,7 @@ _OFFLINE = "tasks that download files will fail without a proxy (--container-pro
 _NO_ROUTE = "check that net.ipv4.ip_forward is 1 and that the firewall (iptables FORWARD, ufw, VPN) lets bridges out"
 
 
-async def check_dns(engine: Engine, host: str = REACHED[0]) -> CheckResult:
+async def check_dns(engine: Engine, host: str = REACHED[0]) -> Finding:
     if not await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
         return skipped(f"the bridge {NETWORK} does not exist yet")
     output = await run_probe(engine, f"timeout 6 getent hosts {host} && echo found", network_mode=NETWORK)

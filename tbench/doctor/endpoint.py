@@ -24,7 +24,7 @@ from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.reply_stats import ReplyStats, equal_replies_note, reply_notes
 from harness.trajectory import Message
-from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
+from tbench.doctor import Check, Finding, fail, ok, skipped, warn
 from tbench.text import one_line
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
@@ -63,7 +63,7 @@ async def served_model(base_url: str, model: str | None, api_key: str | None) ->
         return None
 
 
-async def check_listing(make: Callable[[], ChatModel]) -> CheckResult:
+async def check_listing(make: Callable[[], ChatModel]) -> Finding:
     try:
         async with make() as chat:
             served = await chat.connect(budget_sec=_CONNECT_SEC)
@@ -80,7 +80,7 @@ async def check_listing(make: Callable[[], ChatModel]) -> CheckResult:
     return _judge_room(found, served.context_tokens)
 
 
-async def check_completion(make: Callable[[], ChatModel]) -> CheckResult:
+async def check_completion(make: Callable[[], ChatModel]) -> Finding:
     try:
         async with make() as chat:
             await chat.connect(budget_sec=_CONNECT_SEC)
@@ -101,7 +101,7 @@ async def _room_for_replies(chat: ChatModel) -> int | None:
     return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
 
 
-def _judge_room(found: str, tokens: int) -> CheckResult:
+def _judge_room(found: str, tokens: int) -> Finding:
     """Return a warning if the default --max-tokens does not fit into `tokens`, the room for replies; else OK."""
     if tokens > _DEFAULT:
         return ok(found)
@@ -110,7 +110,7 @@ def _judge_room(found: str, tokens: int) -> CheckResult:
     )
 
 
-async def check_clock(base_url: str) -> CheckResult:
+async def check_clock(base_url: str) -> Finding:
     apart = await in_thread(_clock_ahead_sec, base_url)
     if apart is None:
         return skipped("the endpoint does not answer, or sends no date")
@@ -189,113 +189,105 @@ class Feature:
     """Description of the answer."""
 
 
-def _seed(ask: Ask) -> Feature:
-    drawn = {"messages": _SAY, "temperature": 1.0, "max_tokens": _SHORT}
-    first, again, other = (ask(_CHAT, {**drawn, "seed": seed}) for seed in (7, 7, 8))
-    if first.status != 200:
-        return Feature("seed", "no", first.refusal)
-    texts = [_content(each) for each in (first, again, other)]
-    if texts[0] == texts[1]:
-        more = "" if texts[0] != texts[2] else ", and with another seed, so it may have no effect"
-        return Feature("seed", "yes" if not more else "unclear", f"the same text twice with the same seed{more}")
-    return Feature("seed", "no", "accepted, but without effect: two texts with the same seed")
+Answered = tuple[Can, str]
+"""Whether the endpoint has a feature, and a description of its answer."""
 
 
-def _tools(ask: Ask) -> Feature:
-    tools = load_protocol("bash-tool").tools
+class _Refused(Exception):
+    """The endpoint did not answer a request for a completion with 200."""
+
+
+def _complete(ask: Ask, **fields: Any) -> HttpAnswer:
+    """Ask for a completion. Raises _Refused."""
+    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, **fields})
+    if got.status != 200:
+        raise _Refused(got.refusal)
+    return got
+
+
+def _seed(ask: Ask) -> Answered:
+    answers = [_complete(ask, temperature=1.0, max_tokens=_SHORT, seed=seed) for seed in (7, 7, 8)]
+    first, again, other = map(_content, answers)
+    if first != again:
+        return "no", "accepted, but without effect: two texts with the same seed"
+    if first == other:
+        return "unclear", "the same text twice with the same seed, and with another seed, so it may have no effect"
+    return "yes", "the same text twice with the same seed"
+
+
+def _tools(ask: Ask) -> Answered:
     wanted = [{"role": "user", "content": "List the files of this directory with the tool."}]
-    got = ask(_CHAT, {"messages": wanted, "tools": list(tools), "temperature": 0.0, "max_tokens": 512})
-    if got.status != 200:
-        return Feature("tools", "no", got.refusal)
+    got = _complete(ask, messages=wanted, tools=list(load_protocol("bash-tool").tools), max_tokens=512)
     if got.message.get("tool_calls"):
-        return Feature("tools", "yes", "the model has called one")
-    return Feature("tools", "unclear", "accepted, but the model has called none")
+        return "yes", "the model has called one"
+    return "unclear", "accepted, but the model has called none"
 
 
-def _reasoning(ask: Ask) -> Feature:
-    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
-    if got.status != 200:
-        return Feature("reasoning", "no", got.refusal)
+def _reasoning(ask: Ask) -> Answered:
+    got = _complete(ask, max_tokens=512)
     reply = parse_message(got.message)
     if reply is not None and reply.reasoning:
-        return Feature("reasoning", "yes", f"separate from the reply, as message.{reply.reasoning_field}")
+        return "yes", f"separate from the reply, as message.{reply.reasoning_field}"
     if "</think>" in _content(got) or "<think>" in _content(got):
-        return Feature("reasoning", "unclear", "within the reply: start the server with a reasoning parser")
-    return Feature("reasoning", "no", "the model has shown none")
+        return "unclear", "within the reply: start the server with a reasoning parser"
+    return "no", "the model has shown none"
 
 
-def _usage(ask: Ask) -> Feature:
-    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": _SHORT})
+def _usage(ask: Ask) -> Answered:
+    got = _complete(ask, max_tokens=_SHORT)
     usage = got.body.get("usage") if isinstance(got.body, dict) else None
-    if got.status != 200 or not isinstance(usage, dict) or not usage.get("prompt_tokens"):
-        return Feature(
-            "usage", "no", got.refusal if got.status != 200 else "no counts: limits of tokens have no effect"
-        )
+    if not isinstance(usage, dict) or not usage.get("prompt_tokens"):
+        return "no", "no counts: limits of tokens have no effect"
     cached = isinstance(usage.get("prompt_tokens_details"), dict)
     more = "" if cached else "; cached ones are not reported"
-    return Feature("usage", "yes", f"{usage['prompt_tokens']} + {usage.get('completion_tokens')} tokens{more}")
+    return "yes", f"{usage['prompt_tokens']} + {usage.get('completion_tokens')} tokens{more}"
 
 
-def _logprobs(ask: Ask) -> Feature:
-    fields = {"messages": _SAY, "logprobs": True, "top_logprobs": 1, "temperature": 1.0, "max_tokens": 4}
-    got = ask(_CHAT, fields)
-    if got.status != 200:
-        return Feature("logprobs", "no", got.refusal)
+def _logprobs(ask: Ask) -> Answered:
+    got = _complete(ask, logprobs=True, top_logprobs=1, temperature=1.0, max_tokens=4)
     content = (got.choice.get("logprobs") or {}).get("content")
-    if content:
-        return Feature("logprobs", "yes", f"of {len(content)} tokens")
-    return Feature("logprobs", "no", "accepted, but not returned")
+    return ("yes", f"of {len(content)} tokens") if content else ("no", "accepted, but not returned")
 
 
-def _token_ids(ask: Ask) -> Feature:
-    got = ask(_CHAT, {"messages": _SAY, "return_token_ids": True, "temperature": 0.0, "max_tokens": 4})
-    if got.status != 200:
-        return Feature("token ids", "no", got.refusal)
-    if got.choice.get("token_ids"):
-        prompt = isinstance(got.body, dict) and bool(got.body.get("prompt_token_ids"))
-        return Feature("token ids", "yes", f"of the reply{' and of the prompt' if prompt else ' only'}")
-    return Feature("token ids", "no", "accepted, but not returned: the field is specific to vLLM")
+def _token_ids(ask: Ask) -> Answered:
+    got = _complete(ask, return_token_ids=True, max_tokens=4)
+    if not got.choice.get("token_ids"):
+        return "no", "accepted, but not returned: the field is specific to vLLM"
+    prompt = isinstance(got.body, dict) and bool(got.body.get("prompt_token_ids"))
+    return "yes", f"of the reply{' and of the prompt' if prompt else ' only'}"
 
 
-def _context_error(ask: Ask) -> Feature:
+def _context_error(ask: Ask) -> Answered:
     got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
     if got.status == 200:
-        return Feature("context error", "no", "max_tokens beyond the context is reduced without an error")
+        return "no", "max_tokens beyond the context is reduced without an error"
     refusal = classify_refusal(got.status, got.body or got.text, max_tokens=_TOO_MANY)
-    if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
-        limit = refusal.most_tokens or refusal.context_tokens
-        fits = limit is None or limit >= _DEFAULT
-        more = "" if fits else f"; the default --max-tokens {_DEFAULT:,} does not fit {limit:,}"
-        return Feature("context error", "yes", f"{got.refusal}{more}")
-    return Feature("context error", "no", f"refused, but the message is not recognised: {got.refusal}")
+    if refusal.reason not in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
+        return "no", f"refused, but the message is not recognised: {got.refusal}"
+    limit = refusal.most_tokens or refusal.context_tokens
+    fits = limit is None or limit >= _DEFAULT
+    return "yes", got.refusal + ("" if fits else f"; the default --max-tokens {_DEFAULT:,} does not fit {limit:,}")
 
 
-def _streaming(ask: Ask) -> Feature:
-    got = ask(_CHAT, {"messages": _SAY, "stream": True, "temperature": 0.0, "max_tokens": 4})
-    if got.status != 200:
-        return Feature("streaming", "no", got.refusal)
+def _streaming(ask: Ask) -> Answered:
+    got = _complete(ask, stream=True, max_tokens=4)
     events = got.text.count("data: ")
     is_whole = "data: [DONE]" in got.text
-    return Feature("streaming", "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', but no end'}")
+    return "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', but no end'}"
 
 
-def _template(ask: Ask) -> Feature:
-    kwargs = {"enable_thinking": False}
-    got = ask(_CHAT, {"messages": _SAY, "chat_template_kwargs": kwargs, "temperature": 0.0, "max_tokens": _LONGER})
-    if got.status != 200:
-        return Feature("chat_template_kwargs", "no", got.refusal)
+def _template(ask: Ask) -> Answered:
+    got = _complete(ask, chat_template_kwargs={"enable_thinking": False}, max_tokens=_LONGER)
     if got.message.get("reasoning") or got.message.get("reasoning_content") or "<think>" in _content(got):
-        return Feature("chat_template_kwargs", "unclear", "accepted, but enable_thinking=false did not stop thinking")
-    return Feature(
-        "chat_template_kwargs", "yes", "accepted (as servers also do with arguments unknown to the template)"
-    )
+        return "unclear", "accepted, but enable_thinking=false did not stop thinking"
+    return "yes", "accepted (as servers also do with arguments unknown to the template)"
 
 
-def _completions(ask: Ask) -> Feature:
+def _completions(ask: Ask) -> Answered:
     got = ask("/completions", {"prompt": "ls -", "temperature": 0.0, "max_tokens": 4, "stop": ["\n"]})
     if got.status != 200 or not isinstance(got.choice.get("text"), str):
-        return Feature("completions", "no", got.refusal)
-    return Feature("completions", "yes", "for locally rendered prompts (--render)")
+        return "no", got.refusal
+    return "yes", "for locally rendered prompts (--render)"
 
 
 _THOUGHT = "First I look at the files, then I read the one that matters. " * 8
@@ -307,12 +299,11 @@ _THINKING_FORMS: Mapping[str, Mapping[str, str]] = {
 """Forms in which earlier thinking can be sent back."""
 
 
-def _earlier_thinking(ask: Ask) -> Feature:
+def _earlier_thinking(ask: Ask) -> Answered:
     """Test whether the chat template keeps earlier thinking, by the length of prompts with and without it.
 
     Tests both after a user message, as in text protocols, and between tool calls.
     """
-    name = "earlier thinking"
     function = {"name": "bash", "arguments": '{"command": "ls"}'}
     call = {"id": "call_00001", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": "call_00001", "content": "a b"}
@@ -320,18 +311,15 @@ def _earlier_thinking(ask: Ask) -> Feature:
     tools = {"tools": list(load_protocol("bash-tool").tools)}
     called = _kept(ask, {"content": "", "tool_calls": [call]}, result, tools)
     if talked is None:
-        got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 1})
-        answers = got.status == 200
-        return Feature(
-            name, "unclear" if answers else "no", "prompt tokens are not counted" if answers else got.refusal
-        )
+        _complete(ask, max_tokens=1)
+        return "unclear", "prompt tokens are not counted"
     if talked:
-        return Feature(name, "yes", f"kept, also after user messages, as {talked}")
+        return "yes", f"kept, also after user messages, as {talked}"
     reread = "each prompt is processed again from the newest reply on"
     if called:
-        return Feature(name, "unclear", f"kept between tool calls, as {called}; dropped after a user message: "
-                       f"text protocols lose it, and {reread}")  # fmt: skip
-    return Feature(name, "no", f"dropped by the chat template, or not accepted: {reread}")
+        where = f"kept between tool calls, as {called}; dropped after a user message"
+        return "unclear", f"{where}: text protocols lose it, and {reread}"
+    return "no", f"dropped by the chat template, or not accepted: {reread}"
 
 
 def _kept(ask: Ask, reply: Mapping[str, Any], result: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
@@ -355,38 +343,36 @@ _MARGIN = 20
 """Minimum number of additional prompt tokens if the thinking is kept."""
 
 
-def _replies(ask: Ask) -> Feature:
+def _replies(ask: Ask) -> Answered:
     """Test the consistency of replies' metadata, as runs do for every reply."""
     fields = {"messages": _SAY_MORE, "temperature": 1.0, "top_p": 1.0, "max_tokens": _LONG}
     answers = [ask(_CHAT, {**fields, "seed": seed}) for seed in (11, 12, 13)]
     try:
         replies = [read_completion(each.body, max_tokens=_LONG, context_tokens=None) for each in answers]
     except TransientError as failure:
-        why = next((each.refusal for each in answers if each.status != 200), one_line(str(failure), 160))
-        return Feature("replies", "no", why)
+        return "no", next((each.refusal for each in answers if each.status != 200), one_line(str(failure), 160))
     firsts = {"": [ReplyStats.from_replies([reply]).first for reply in replies]}
     notes = (*reply_notes([ReplyStats.from_replies(replies)]), equal_replies_note(firsts))
     odd = "; ".join(filter(None, notes))
-    return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, all consistent")
+    return "unclear" if odd else "yes", odd or f"{len(replies)}, all consistent"
 
 
 _CHAT = "/chat/completions"
-PROBES: Sequence[Callable[[Ask], Feature]] = (
-    *(
-        _seed,
-        _tools,
-        _reasoning,
-        _earlier_thinking,
-        _usage,
-        _logprobs,
-        _token_ids,
-        _context_error,
-        _streaming,
-        _template,
-        _completions,
-        _replies,
-    ),
-)
+PROBES: Mapping[str, Callable[[Ask], Answered]] = {
+    "seed": _seed,
+    "tools": _tools,
+    "reasoning": _reasoning,
+    "earlier thinking": _earlier_thinking,
+    "usage": _usage,
+    "logprobs": _logprobs,
+    "token ids": _token_ids,
+    "context error": _context_error,
+    "streaming": _streaming,
+    "chat_template_kwargs": _template,
+    "completions": _completions,
+    "replies": _replies,
+}
+"""Tests of the features, by name."""
 
 
 async def probe_features(base_url: str, model: str, api_key: str | None) -> list[Feature]:
@@ -394,9 +380,16 @@ async def probe_features(base_url: str, model: str, api_key: str | None) -> list
     transport = Transport(full_url(base_url), usable_key(api_key))
     try:
         ask = _ask_from_thread(transport, model)
-        return [await in_thread(probe, ask) for probe in PROBES]
+        return [Feature(name, *await in_thread(_probe, probe, ask)) for name, probe in PROBES.items()]
     finally:
         await transport.close()
+
+
+def _probe(probe: Callable[[Ask], Answered], ask: Ask) -> Answered:
+    try:
+        return probe(ask)
+    except _Refused as refused:
+        return "no", str(refused)
 
 
 def usable_protocols(features: Sequence[Feature]) -> dict[str, str]:

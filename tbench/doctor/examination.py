@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tbench.doctor import (
     Check,
-    CheckResult,
     CheckStatus,
     Finding,
     connection,
@@ -68,7 +67,7 @@ async def _reach_engine(here: ProcessContext) -> tuple[Engine | None, list[Findi
         return None, [address, *skip_all(("storage",), "no engine")]
     met: list[Engine] = []
 
-    async def connect() -> CheckResult:
+    async def connect() -> Finding:
         try:
             host = here.host if here.search is None else None
             engine = await in_thread(partial(Engine.connect, is_forwarded=bool(here.over_ssh)), 8, host)

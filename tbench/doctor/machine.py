@@ -15,7 +15,7 @@ from pathlib import Path
 
 import certifi
 
-from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
+from tbench.doctor import Check, Finding, fail, ok, skipped, warn
 from tbench.doctor.containers import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import FREE_MB
@@ -36,11 +36,11 @@ def checks(engine: Engine | None, runs: Path) -> list[Check]:
     return made if engine is None else [Check("disk of engine", partial(check_engine_disk, engine)), *made]
 
 
-async def check_runs(runs: Path) -> CheckResult:
+async def check_runs(runs: Path) -> Finding:
     return await in_thread(_check_runs, runs)
 
 
-def _check_runs(runs: Path) -> CheckResult:
+def _check_runs(runs: Path) -> Finding:
     """Check that run directories can be written, and the free space for them."""
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     try:
@@ -52,7 +52,7 @@ def _check_runs(runs: Path) -> CheckResult:
     return judge_disk(str(folder), _free_gb(folder), _free_inodes(folder), advice)
 
 
-async def check_engine_disk(engine: Engine) -> CheckResult:
+async def check_engine_disk(engine: Engine) -> Finding:
     """Check the free space on the engine's disk, from a container if the disk is not on this machine."""
     info = await engine.call(engine.api.info, deadline_sec=10)
     root = Path(info.get("DockerRootDir") or "/nowhere")
@@ -69,9 +69,7 @@ async def check_engine_disk(engine: Engine) -> CheckResult:
     return judge_disk(f"{root} (on the engine's machine)", free_gb, None, advice, _NO_IMAGE_GB)
 
 
-def judge_disk(
-    where: str, free_gb: float, free_inodes: float | None, advice: str, none_gb: float = NONE_GB
-) -> CheckResult:
+def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str, none_gb: float = NONE_GB) -> Finding:
     """Judge the free space of a disk. `free_inodes` is a fraction of all; None if the file system has no limit."""
     what = f"{where}: {free_gb:.1f} GB free"
     if free_inodes is not None and free_inodes < 0.05:
@@ -92,14 +90,14 @@ def _free_inodes(path: Path) -> float | None:
     return found.f_favail / found.f_files if found.f_files else None
 
 
-async def check_certificates() -> CheckResult:
+async def check_certificates() -> Finding:
     public = partial(ssl.create_default_context, cafile=certifi.where())
     return await in_thread(judge_certificates, TLS_HOSTS, 443, ssl.create_default_context, public)
 
 
 def judge_certificates(
     hosts: tuple[str, ...], port: int, own: Callable[[], ssl.SSLContext], public: Callable[[], ssl.SSLContext]
-) -> CheckResult:
+) -> Finding:
     """Verify a host's certificate with this machine's CAs, and with the public CAs only, which images contain."""
     for host in hosts:
         try:
@@ -128,7 +126,7 @@ def _handshake(host: str, port: int, context: ssl.SSLContext) -> str:
             return error.verify_message
 
 
-async def check_clock(engine: Engine | None) -> CheckResult:
+async def check_clock(engine: Engine | None) -> Finding:
     """Check that the clock is synchronised, and that containers have the same time; make and TLS rely on it."""
     notes = []
     if engine is not None:

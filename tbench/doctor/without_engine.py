@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tbench.config.limits_in_force import describe_limits
-from tbench.doctor import Check, CheckResult, CheckStatus, Finding, examine, fail, ok, skip_all, warn
+from tbench.doctor import Check, CheckStatus, Finding, examine, fail, ok, skip_all, warn
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.oci.backend import OciBackend
@@ -18,7 +18,7 @@ _START_SEC = 600.0
 """Time limit of the first container: the tools may have to be built before it."""
 
 
-async def check_programs(store: Store) -> CheckResult:
+async def check_programs(store: Store) -> Finding:
     """Check that the programs are installed."""
     missing = missing_programs(*(each for each in PACKAGES if store.is_rootless or each != "newuidmap"))
     if not missing:
@@ -32,10 +32,10 @@ async def check_programs(store: Store) -> CheckResult:
 async def findings(store: Store) -> list[Finding]:
     """Run all checks of a store."""
 
-    async def programs() -> CheckResult:
+    async def programs() -> Finding:
         return await check_programs(store)
 
-    async def start() -> CheckResult:
+    async def start() -> Finding:
         backend = OciBackend(store, SandboxSettings("doctor"))
         try:
             async with open_backend(backend):
@@ -46,7 +46,7 @@ async def findings(store: Store) -> list[Finding]:
         who = "an ordinary user" if store.is_rootless else "root"
         return ok(f"{described['version']}, {described['storage_driver']}, as {who}, in {store.root}")
 
-    async def limits() -> CheckResult:
+    async def limits() -> Finding:
         described = opened[0].describe()
         words, version = describe_limits(described["limits"]), described["cgroup_version"]
         if not words:

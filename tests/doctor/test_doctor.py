@@ -23,7 +23,7 @@ from own_tls import make_certificate
 from small_context import SmallContext, Style
 
 from tbench.demo.server import DemoEndpoint
-from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
+from tbench.doctor import Check, CheckStatus, Finding, endpoint, examine, examine_all, ok
 from tbench.doctor.connection import ProcessContext, cannot_start, check_address
 from tbench.doctor.containers import (
     LIMITS_SCRIPT,
@@ -54,7 +54,7 @@ PONG = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-def at(host: str, here: ProcessContext = FREE, **more: Any) -> CheckResult:
+def at(host: str, here: ProcessContext = FREE, **more: Any) -> Finding:
     return check_address(replace(here, host=host, **more))
 
 
@@ -133,13 +133,13 @@ def test_a_socket_without_permission_is_distinguished_from_an_engine_that_does_n
         path.chmod(0)
         with as_nobody():
             seen = at(f"unix://{path}")
-    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no permission on {path}")
+    assert (seen.status, seen.seen) == (CheckStatus.FAIL, f"no permission on {path}")
     assert "usermod -aG docker" in seen.advice
 
 
 def test_no_socket_means_that_no_engine_runs(tmp_path: Path) -> None:
     seen = at(f"unix://{tmp_path}/docker.sock")
-    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no engine runs: {tmp_path}/docker.sock does not exist")
+    assert (seen.status, seen.seen) == (CheckStatus.FAIL, f"no engine runs: {tmp_path}/docker.sock does not exist")
     assert seen.advice.startswith("start that engine, leave out its address")
 
 
@@ -147,7 +147,7 @@ def test_a_socket_that_an_engine_left_means_that_none_runs(tmp_path: Path) -> No
     path = tmp_path / "docker.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert at(f"unix://{path}").what == f"no engine runs: {path} is left over from one that has ended"
+    assert at(f"unix://{path}").seen == f"no engine runs: {path} is left over from one that has ended"
 
 
 def test_a_container_without_privileges_is_distinguished_from_an_engine_that_does_not_run(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_container_without_privileges_is_distinguished_from_an_engine_that_doe
         make()
         path.unlink(missing_ok=True)
         seen = at(f"unix://{path}", CONFINED)
-        assert "a container without the privileges" in seen.what
+        assert "a container without the privileges" in seen.seen
         assert "--privileged" in seen.advice and "docker.sock:/var/run/docker.sock" in seen.advice
 
 
@@ -173,38 +173,38 @@ def test_a_container_and_its_privileges_are_read_from_the_system(tmp_path: Path,
 
 def test_an_engine_that_starts_no_container_because_it_is_nested_is_distinguished_from_another_failure() -> None:
     words = "failed to mount overlay: operation not permitted"
-    assert "a container without the privileges for it" in cannot_start(words, CONFINED).what
-    assert cannot_start(words, FREE).what == f"no container starts: {words}"
-    assert cannot_start("no space left on device", CONFINED).what == "no container starts: no space left on device"
+    assert "a container without the privileges for it" in cannot_start(words, CONFINED).seen
+    assert cannot_start(words, FREE).seen == f"no container starts: {words}"
+    assert cannot_start("no space left on device", CONFINED).seen == "no container starts: no space left on device"
 
 
 def test_an_address_that_is_none_or_leads_nowhere_names_docker_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert "cannot connect: Connection refused" in at(f"tcp://127.0.0.1:{port}").what
-    assert "unknown host" in at("tcp://no-such-host.invalid:2375").what
-    assert "is not an address" in at("ftp://somewhere").what
+    assert "cannot connect: Connection refused" in at(f"tcp://127.0.0.1:{port}").seen
+    assert "unknown host" in at("tcp://no-such-host.invalid:2375").seen
+    assert "is not an address" in at("ftp://somewhere").seen
     (tmp_path / "file").touch()
-    assert at(f"unix://{tmp_path}/file").what.endswith("is not a socket")
+    assert at(f"unix://{tmp_path}/file").seen.endswith("is not a socket")
     with listening(b"HTTP/1.1 404 Not Found\r\n\r\n") as (host, port):
-        assert "unlike an engine" in at(f"tcp://{host}:{port}").what
+        assert "unlike an engine" in at(f"tcp://{host}:{port}").seen
 
 
 def test_an_engine_that_takes_connections_and_does_not_answer_hangs() -> None:
     with listening(None) as (host, port):
         seen = at(f"tcp://{host}:{port}", patience_sec=0.2)
-    assert "takes connections but does not answer" in seen.what
+    assert "takes connections but does not answer" in seen.seen
 
 
 def test_tls_problems_are_distinguished_from_each_other(certificate: Path, tmp_path: Path) -> None:
     with listening(PONG, tls=certificate) as (_, port):
         secure = {"host": f"tcp://localhost:{port}", "verifies_tls": True}
         assert at(**secure, certificates=str(certificate)).status is CheckStatus.OK
-        assert "TLS files in /nowhere cannot be used" in at(**secure, certificates="/nowhere").what
+        assert "TLS files in /nowhere cannot be used" in at(**secure, certificates="/nowhere").seen
         foreign = make_certificate(tmp_path / "foreign", "other")
-        assert "TLS failed: " in at(**secure, certificates=str(foreign)).what
+        assert "TLS failed: " in at(**secure, certificates=str(foreign)).seen
     with listening(NO_TLS) as (host, port):
-        assert at(f"tcp://{host}:{port}").what == f"tcp://{host}:{port} requires TLS"
+        assert at(f"tcp://{host}:{port}").seen == f"tcp://{host}:{port} requires TLS"
 
 
 async def test_without_an_engine_the_rest_is_looked_at_all_the_same(tmp_path: Path) -> None:
@@ -232,17 +232,17 @@ async def test_a_broken_configuration_of_docker_is_named(tmp_path: Path, monkeyp
 
 
 async def test_a_check_that_breaks_or_hangs_is_a_finding_and_the_others_go_on() -> None:
-    async def breaks() -> CheckResult:
+    async def breaks() -> Finding:
         raise KeyError("x")
 
-    async def hangs() -> CheckResult:
+    async def hangs() -> Finding:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def works() -> CheckResult:
+    async def works() -> Finding:
         return ok("fine")
 
-    async def is_refused() -> CheckResult:
+    async def is_refused() -> Finding:
         raise EngineError("the engine did not answer info within 10 s")
 
     checks = [Check("a", breaks), Check("b", hangs, 0.05), Check("c", works), Check("d", is_refused)]
@@ -278,7 +278,7 @@ def test_a_limit_that_is_not_in_force_is_named(seen: dict[str, str], words: str)
     assert judge_limits(GOOD, "2").status is CheckStatus.OK
     found = judge_limits(GOOD | seen, "2")
     assert found.status is CheckStatus.FAIL
-    assert words in found.what
+    assert words in found.seen
 
 
 @pytest.mark.engine
@@ -293,7 +293,7 @@ async def test_without_limits_the_same_container_shows_that_there_are_none(engin
     values = {name: value.strip() for name, _, value in (line.partition(" ") for line in said.text.splitlines())}
     seen = judge_limits(values, engine.info.cgroup_version)
     for words in ("memory is ", "192 MB were used", "pids is ", "120 processes ran", "cpu is "):
-        assert words in seen.what, seen
+        assert words in seen.seen, seen
 
 
 @pytest.mark.engine
@@ -311,7 +311,7 @@ async def test_a_slow_storage_driver_is_pointed_out(engine: Engine) -> None:
     slow = Engine(engine.api, None, replace(engine.info, storage_driver="vfs"))  # type: ignore[arg-type]
     seen = await check_storage(slow)
     assert (seen.status, "overlay2" in seen.advice) == (CheckStatus.WARN, True)
-    assert (await check_storage(engine)).what == engine.info.storage_driver
+    assert (await check_storage(engine)).seen == engine.info.storage_driver
 
 
 @pytest.mark.engine
@@ -325,7 +325,7 @@ async def test_tools_that_are_missing_or_broken_are_distinguished(engine: Engine
     finally:
         engine.api.remove_volume(name)
     assert seen.status is CheckStatus.FAIL
-    assert f"tmux in volume {name} does not start" in seen.what
+    assert f"tmux in volume {name} does not start" in seen.seen
 
 
 @pytest.mark.engine
@@ -335,7 +335,7 @@ async def test_a_bridge_that_lets_nothing_out_is_distinguished_from_a_machine_wi
     with listening(PONG) as (host, port):  # on the loopback of this machine, where no container gets
         seen = await check_network(engine, (host, port))
     assert seen.status is CheckStatus.FAIL
-    assert f"this machine reaches {host}:{port}, but a container on tbench does not" in seen.what
+    assert f"this machine reaches {host}:{port}, but a container on tbench does not" in seen.seen
     assert (await check_network(engine, ("127.0.0.1", port))).status is CheckStatus.WARN
     assert (await check_dns(engine, "no-such-host.invalid")).status is CheckStatus.WARN
     assert (await check_dns(engine, "localhost")).status is CheckStatus.OK
@@ -359,8 +359,8 @@ def test_looking_for_room_leaves_nothing(tmp_path: Path) -> None:
 
 async def test_a_place_for_runs_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     seen = await check_runs(Path("/proc/runs"))
-    assert (seen.status, seen.what.startswith("/proc cannot be written")) == (CheckStatus.FAIL, True)
-    assert (await check_runs(tmp_path / "not" / "yet")).what.startswith(str(tmp_path))
+    assert (seen.status, seen.seen.startswith("/proc cannot be written")) == (CheckStatus.FAIL, True)
+    assert (await check_runs(tmp_path / "not" / "yet")).seen.startswith(str(tmp_path))
 
 
 def test_certificates_that_only_this_machine_trusts_are_distinguished_from_broken_ones(certificate: Path) -> None:
@@ -376,8 +376,8 @@ def test_certificates_that_only_this_machine_trusts_are_distinguished_from_broke
 
 @pytest.mark.engine
 async def test_the_engine_s_disk_and_a_container_clock_can_be_asked(engine: Engine) -> None:
-    assert "GB free" in (await check_engine_disk(engine)).what
-    assert "the same in a container" in (await check_clock(engine)).what
+    assert "GB free" in (await check_engine_disk(engine)).seen
+    assert "the same in a container" in (await check_clock(engine)).seen
 
 
 # -- the endpoint ------------------------------------------------------------------------------------------
@@ -425,5 +425,5 @@ async def test_a_server_with_another_time_is_pointed_out() -> None:
     seen = await endpoint.check_clock(server.base_url)
     server.close()
     assert seen.status is CheckStatus.WARN
-    assert "-3600 s" in seen.what or "-3601 s" in seen.what
+    assert "-3600 s" in seen.seen or "-3601 s" in seen.seen
     assert (await endpoint.check_clock("http://127.0.0.1:1/v1")).status is CheckStatus.SKIPPED

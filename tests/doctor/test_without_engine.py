@@ -35,6 +35,6 @@ async def test_programs_that_few_runs_need_are_a_warning(tmp_path: Path, monkeyp
     have_only({"runc", "umoci", "skopeo", "newuidmap"}, tmp_path, monkeypatch)
     found = await check_programs(Store(tmp_path))
     assert found.status is CheckStatus.WARN
-    assert "slirp4netns" in found.what
+    assert "slirp4netns" in found.seen
     have_only(set(PACKAGES), tmp_path, monkeypatch)
     assert (await check_programs(Store(tmp_path, is_rootless=True))).status is CheckStatus.OK
