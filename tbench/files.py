@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,18 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
         raise
 
 
+@contextlib.contextmanager
+def writable(path: Path, advice: str = "") -> Iterator[None]:
+    """Convert an OSError in the block, except BlockingIOError, to a UsageError that `path` cannot be written."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        what = f"{path}: cannot be written: {error.strerror or error}"
+        raise UsageError(f"{what}; {advice}" if advice else what) from None
+
+
 def _sync_directory(directory: Path) -> None:
     """Make the names in a directory survive a power cut, if its file system supports that."""
     with contextlib.suppress(OSError):
@@ -66,6 +78,21 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` durably as indented JSON, with invisible characters escaped. Raises OSError."""
     text = escape_invisible(json.dumps(value, indent=2, ensure_ascii=False))
     write_atomically(path, f"{text}\n".encode("utf-8", "replace"), durable=True)
+
+
+def read_toml(path: Path, shown: str = "") -> dict[str, Any]:
+    """Read a TOML file, which messages call `shown`, by default its path. Raises UsageError."""
+    import tomllib  # few commands read such a file
+
+    where = shown or str(path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: is not valid TOML: {one_line(str(error))}") from None
 
 
 def read_json(path: Path, advice: str) -> Any:

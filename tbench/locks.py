@@ -74,14 +74,22 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]:
-    """Hold a file's lock within the block, waiting up to `wait_sec` for it. Raises Held and OSError like FileLock."""
-    ends_at, pause = time.monotonic() + wait_sec, threading.Event()
+def hold_lock(
+    path: Path, descriptor: int, wait_sec: float = 0.0, waiting: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Hold a file's lock within the block, waiting up to `wait_sec` for it. Raises Held and OSError like FileLock.
+
+    `waiting` is called once if another process holds the lock.
+    """
+    ends_at, pause, is_reported = time.monotonic() + wait_sec, threading.Event(), False
     while True:
         try:
             lock = FileLock(path, descriptor)
             break
         except Held:
+            if not is_reported:
+                waiting()
+            is_reported = True
             if time.monotonic() >= ends_at:
                 raise
             pause.wait(_POLL_SEC)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from tbench.config.setting import Setting, iter_settings, section_models
 from tbench.errors import UsageError
+from tbench.files import read_toml
 from tbench.text import one_line
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -102,15 +103,7 @@ class Layers(Generic[Config]):
 
     def file(self, path: Path) -> list[Value]:
         """Read settings from a TOML file. Raises UsageError."""
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise UsageError(f"-c {path}: cannot be read: {error.strerror or error}") from None
-        except UnicodeDecodeError:
-            raise UsageError(f"-c {path}: is not UTF-8 text") from None
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"-c {path}: is not valid TOML: {one_line(str(error))}") from None
-        return self.document(document, str(path))
+        return self.document(read_toml(path, f"-c {path}"), str(path))
 
     def document(self, document: Mapping[str, Any], origin: str) -> list[Value]:
         """Read settings from parsed TOML, a table by section. Raises UsageError."""

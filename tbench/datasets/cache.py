@@ -12,19 +12,18 @@ import hashlib
 import re
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tbench import files
 from tbench.datasets.known_dataset import KnownDataset
 from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.files import cache_home, is_unused, write_json
-from tbench.locks import FileLock, Held
+from tbench.locks import Held, hold_lock
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import counted
@@ -35,7 +34,10 @@ _NEVER_IN_A_CONTAINER = ("task.toml", "instruction.md", "README.md")
 _FORMAT = 1
 WAIT_SEC = 4 * 3600.0
 """Seconds to wait for another process; longer than a pull, whose three long steps time out after an hour each."""
-_POLL_SEC = 0.1
+
+
+writable = partial(files.writable, advice="free some space, or set TBENCH_CACHE to another directory")
+"""Converts an OSError in a block to a UsageError about a path."""
 
 
 class CachedDataset(BaseModel):
@@ -128,26 +130,16 @@ class DatasetCache:
         with writable(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / f"{_LOCK}{name}").open("ab")
+        waiting = partial(say, f"{name}: waiting for another process that is pulling it")
         with file, contextlib.ExitStack() as stack:
-            lock = self._lock(file, name, say)
-            stack.callback(lock.release)
-            yield file.fileno()
-
-    def _lock(self, file: IO[bytes], name: str, say: Callable[[str], None]) -> FileLock:
-        ends_at, pause, is_reported = time.monotonic() + self._wait_sec, threading.Event(), False
-        while True:
             try:
                 with writable(self.root):
-                    return FileLock(Path(file.name), file.fileno())
+                    stack.enter_context(hold_lock(Path(file.name), file.fileno(), self._wait_sec, waiting))
             except Held as held:
-                if not is_reported:
-                    say(f"{name}: waiting for another process that is pulling it")
-                is_reported = True
-                if time.monotonic() > ends_at:
-                    holder = str(held) or f"it holds {file.name}"
-                    reason = f"another process is still pulling it after {self._wait_sec:g} s ({holder})"
-                    raise UsageError(f"{name}: {reason}; end that process, or try again later") from None
-            pause.wait(_POLL_SEC)
+                holder = str(held) or f"it holds {file.name}"
+                reason = f"another process is still pulling it after {self._wait_sec:g} s ({holder})"
+                raise UsageError(f"{name}: {reason}; end that process, or try again later") from None
+            yield file.fileno()
 
     def staging(self, name: str) -> Path:
         """Create the directory in which a dataset is built; it may contain an interrupted pull. Raises UsageError."""
@@ -184,18 +176,6 @@ def _protect(built: Path) -> None:
 def _remove(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
-
-
-@contextlib.contextmanager
-def writable(path: Path) -> Iterator[None]:
-    """Convert an OSError in the block to a UsageError about `path`."""
-    try:
-        yield
-    except Held:
-        raise
-    except OSError as error:
-        advice = "free some space, or set TBENCH_CACHE to another directory"
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; {advice}") from None
 
 
 # Cache of Terminal-Bench 1 tasks that were converted to the current format

@@ -22,9 +22,13 @@ MANIFEST = "dataset.toml"
 _DIGEST = r"^(sha256:)?[0-9a-f]{64}$"
 
 
-class _Part(BaseModel):
+class ForeignRecord(BaseModel):
+    """A part of a file of another program; keys that tbench does not need are ignored."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+
+class _Part(ForeignRecord):
     digest: Annotated[str, Field(pattern=_DIGEST)] | None = None
 
     @property
@@ -40,17 +44,13 @@ class _ManifestFile(_Part):
     path: str
 
 
-class _Head(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Head(ForeignRecord):
     name: str
     version: str | None = None
 
 
-class Publication(BaseModel):
+class Publication(ForeignRecord):
     """The content of a dataset.toml of Harbor's packages."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     dataset: _Head
     tasks: tuple[_ManifestTask, ...] = ()

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.endpoint.address import proxy_for
-from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
+from tbench.datasets.digests import MANIFEST, ForeignRecord, Publication, is_digest, read_publication
 from tbench.datasets.known_dataset import Access, KnownDataset, choose, known_versions, nearest_titles
 from tbench.datasets.reference import DatasetName, GitSource, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
@@ -28,19 +28,15 @@ _HEAD = "HEAD"
 _DEADLINE_SEC, _SILENCE_SEC = 60.0, 20.0
 
 
-class _DatasetRow(BaseModel):
-    """Common keys of rows. Other keys are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class _DatasetRow(ForeignRecord):
+    """Common keys of rows."""
 
     name: Annotated[str, Field(min_length=1)]
     version: str | None = None
     description: str | None = None
 
 
-class _ListedTask(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _ListedTask(ForeignRecord):
     name: str | None = None
     git_url: str | None = None
     """Repository; None if the path is on this machine."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import glob
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from tbench.config.formatting import as_toml
 from tbench.config.layers import Layers, Value
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.files import read_toml
 from tbench.results import AGENTS_WITHOUT_MODEL
 from tbench.scores.gate.nights import GateRule
 from tbench.text import one_line
@@ -33,10 +33,6 @@ def _check_placeholders(text: str) -> str:
             known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
             raise ValueError(f"{{{name}}} is not a placeholder; use one of {known}")
     return text
-
-
-def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_check_placeholders(word) for word in words)
 
 
 def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +74,7 @@ class NightlySection(Frozen):
 class ServeSection(Frozen):
     """The model server, if nightly starts it"""
 
-    command: Annotated[tuple[str, ...], AfterValidator(_check_command)] = ()
+    command: tuple[Annotated[str, AfterValidator(_check_placeholders)], ...] = ()
     """The server's command, word by word, with {checkpoint}, {name} and {port}. Without it, the endpoint of [run.model]
     base_url is used, and a checkpoint is the name of a model there."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -195,7 +191,7 @@ class Benchmark:
 
 def read_benchmark(file: Path, variables: Mapping[str, str], proxies: ProxyKinds) -> Benchmark:
     """Read and check a file. Raises UsageError: one line with the location and a suggestion."""
-    document = _document(file)
+    document = read_toml(file)
     known = [*NightlyConfig.model_fields, "run", "proxy"]
     for section in document:
         if section not in known:
@@ -224,17 +220,6 @@ def as_settings_file(values: Iterable[Value]) -> str:
     for each in values:
         sections.setdefault(each.setting.section, []).append(f"{each.setting.name} = {as_toml(each.value)}")
     return "".join(f"[{section}]\n" + "".join(f"{line}\n" for line in lines) for section, lines in sections.items())
-
-
-def _document(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: is not valid TOML: {one_line(str(error))}") from None
 
 
 def _section(value: Any, where: str) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ from pydantic import Field, ValidationError
 from harness.trajectory import Frozen
 from tbench import exit_codes
 from tbench.errors import UsageError
-from tbench.files import read_object_or_none, write_json
-from tbench.locks import NO_LOCKS, FileLock, Held
+from tbench.files import read_object_or_none, writable, write_json
+from tbench.locks import NO_LOCKS, Held, hold_lock
 from tbench.nightly.configuration import natural_key
 from tbench.storage.record_directory import first_problem
 
@@ -146,11 +146,8 @@ class Nights:
     def write(self, record: NightRecord) -> None:
         """Write a night's record atomically. Raises UsageError."""
         file = self.night_directory(record.name) / RECORD_NAME
-        try:
+        with writable(file, "free some space and start the same night again"):
             write_json(file, record.model_dump(mode="json"))
-        except OSError as error:
-            remedy = "free some space and start the same night again"
-            raise UsageError(f"{file}: cannot be written: {error.strerror or error}; {remedy}") from None
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[int]:
@@ -160,14 +157,13 @@ class Nights:
         """
         with contextlib.ExitStack() as stack:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                lock, processes = (_open_lock(self.path / name, stack) for name in (_LOCK, _PROCESSES_LOCK))
-                stack.callback(FileLock(self.path / _LOCK, lock).release)
+                with writable(self.path):
+                    self.path.mkdir(parents=True, exist_ok=True)
+                    lock, processes = (_open_lock(self.path / name, stack) for name in (_LOCK, _PROCESSES_LOCK))
+                    stack.enter_context(hold_lock(self.path / _LOCK, lock))
             except Held as held:
                 message = "a night is already under way here; wait for its end, or stop it"
                 raise UsageError(f"{self.path}: {message}{f' ({held})' if held.args else ''}") from None
-            except OSError as error:
-                raise UsageError(f"{self.path}: cannot be written: {error.strerror or error}") from None
             yield processes
 
 

@@ -11,12 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tbench import exit_codes
-from tbench.errors import UsageError
-from tbench.files import write_atomically
+from tbench.files import writable, write_atomically
 from tbench.nightly.configuration import (
     Benchmark,
     Checkpoint,
-    ProxySettings,
     as_settings_file,
     due_checkpoints,
     is_glob,
@@ -53,32 +51,6 @@ class ChildResult:
     message: str
     """Last line of its output, or that the server ended."""
     lost_server: bool = False
-
-
-def run_command(
-    benchmark: Benchmark,
-    settings: Path,
-    record: CheckpointRecord,
-    directory: Path,
-    first_seed: int,
-    base_url: str | None,
-) -> list[str]:
-    """Return the arguments of `tbench` that start or continue a checkpoint's run."""
-    arguments = ["run", "-c", str(settings), "--output", str(directory), "--resume", "--first-seed", str(first_seed)]
-    return [*arguments, *_model_options(benchmark, record, base_url)]
-
-
-def proxy_command(
-    benchmark: Benchmark,
-    proxy: ProxySettings,
-    settings: Path,
-    record: CheckpointRecord,
-    directory: Path,
-    base_url: str | None,
-) -> list[str]:
-    """Return the arguments of `tbench` for one proxy of a checkpoint."""
-    arguments = [*_PROXY_COMMANDS[proxy.kind], "-c", str(settings), "--output", str(directory), "--resume"]
-    return [*arguments, *_model_options(benchmark, record, base_url)]
 
 
 def _model_options(benchmark: Benchmark, record: CheckpointRecord, base_url: str | None) -> list[str]:
@@ -265,10 +237,8 @@ class _Runs:
     async def all(self) -> None:
         unfinished = [each for each in self._night.record.checkpoints if not _has_ended(each, self._benchmark)]
         if unfinished:
-            try:
+            with writable(self._night.folder):
                 self._settings = write_settings(self._night.folder, self._benchmark)
-            except OSError as error:
-                raise UsageError(f"{self._night.folder}: cannot be written: {error.strerror or error}") from None
         for each in unfinished:
             await self._checkpoint(each)
 
@@ -299,34 +269,21 @@ class _Runs:
             await self._night.stage("proxies", lambda: self._proxies(record, server), record)
 
     async def _run(self, record: CheckpointRecord, server: ModelServer | None) -> StageEnd:
-        night, directory = self._night, self._night.nights.runs / record.run
-        command = run_command(
-            self._benchmark,
-            self._settings["run"],
-            record,
-            directory,
-            night.record.first_seed,
-            server.base_url if server else None,
-        )
-        night.note(f"$ tbench {' '.join(command)}")
-        env = run_variables(self._benchmark)
-        ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say, env)
+        directory = self._night.nights.runs / record.run
+        command, env = ("run", "--first-seed", str(self._night.record.first_seed)), run_variables(self._benchmark)
+        ended, code = await self._child(command, "run", directory, record, server, env)
         if ended.code not in (0, exit_codes.TOO_FEW_VERDICTS):
-            code = ended.code if ended.code in _CODES else exit_codes.USAGE
-            return StageEnd(f"{ended.message} (exit code {ended.code}; log: {night.log})", code, "failed")
+            return StageEnd(f"{ended.message} (exit code {ended.code}; log: {self._night.log})", code, "failed")
         _, summary = read_summary(directory, intervals=False)
         words = "; ".join((summary.score_line, *summary.cost_lines))
         return StageEnd(words, ended.code, "failed" if ended.code else "done")
 
     async def _proxies(self, record: CheckpointRecord, server: ModelServer | None) -> StageEnd:
-        night, ends = self._night, list[StageEnd]()
+        ends = list[StageEnd]()
         for proxy in self._benchmark.proxies:
-            directory = night.nights.proxies / f"{record.run}_{proxy.name}"
-            settings, base_url = self._settings[f"proxy-{proxy.name}"], server.base_url if server else None
-            command = proxy_command(self._benchmark, proxy, settings, record, directory, base_url)
-            night.note(f"$ tbench {' '.join(command)}")
-            ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say)
-            code = ended.code if ended.code in _CODES else exit_codes.USAGE
+            directory = self._night.nights.proxies / f"{record.run}_{proxy.name}"
+            command, settings = _PROXY_COMMANDS[proxy.kind], f"proxy-{proxy.name}"
+            ended, code = await self._child(command, settings, directory, record, server)
             outcome = f"exit code {ended.code}: {ended.message}" if code else str(directory)
             ends.append(StageEnd(f"{proxy.name}: {outcome}", code, "failed" if code else "done"))
             if ended.lost_server:
@@ -334,3 +291,20 @@ class _Runs:
         failed = [end for end in ends if end.code]
         code = max((end.code for end in failed), default=0)
         return StageEnd("; ".join(end.message for end in ends), code, "failed" if failed else "done")
+
+    async def _child(
+        self,
+        command: Sequence[str],
+        settings: str,
+        directory: Path,
+        record: CheckpointRecord,
+        server: ModelServer | None,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> tuple[ChildResult, int]:
+        """Start or continue a command for a checkpoint; return how it ended, and the exit code that this stands for."""
+        night, base_url = self._night, server.base_url if server else None
+        command = [*command, "-c", str(self._settings[settings]), "--output", str(directory), "--resume"]
+        command += _model_options(self._benchmark, record, base_url)
+        night.note(f"$ tbench {' '.join(command)}")
+        ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say, env)
+        return ended, ended.code if ended.code in _CODES else exit_codes.USAGE

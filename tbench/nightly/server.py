@@ -21,6 +21,7 @@ from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
 from harness.model import Sampling
 from tbench.errors import TbenchError, UsageError
+from tbench.files import writable
 from tbench.nightly.configuration import PLACEHOLDERS, Checkpoint, ServeSection
 from tbench.text import one_line
 from tbench.threads import in_thread
@@ -161,7 +162,7 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
         raise UsageError(f"serve.health_url: {health}: is not a valid URL: {error}") from None
     if taken:
         raise UsageError(f"{health}: another process uses this port; stop it, or choose another serve.port")
-    try:
+    with writable(log):
         process = await SupervisedProcess.start(
             server_command(serve, checkpoint, port),
             log,
@@ -169,8 +170,6 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
             env={name: str(value) for name, value in serve.env.items()},
             lock=lock,
         )
-    except OSError as error:
-        raise UsageError(f"{log}: cannot be written: {error.strerror or error}") from None
     async with process:
         server = ModelServer(process, base_url, log)
         await _wait_until_ready(server, health, serve.ready_timeout_sec)

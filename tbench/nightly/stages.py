@@ -147,7 +147,7 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
 @contextlib.contextmanager
 def _lock_run(run: Path, name: str) -> Iterator[str]:
     """Lock a run directory, so that no process writes to it; yield why it cannot be pruned, or an empty text."""
-    if run.is_symlink() or not _has_run_name(run, name):
+    if run.is_symlink() or (read_object_or_none(run / CONFIG_NAME) or {}).get("run") != name:
         yield "it is not the run of this night"
         return
     try:
@@ -165,10 +165,6 @@ def _lock_run(run: Path, name: str) -> Iterator[str]:
             yield ""
         finally:
             lock.release()
-
-
-def _has_run_name(run: Path, name: str) -> bool:
-    return (read_object_or_none(run / CONFIG_NAME) or {}).get("run") == name
 
 
 def _large_files(trials: Path) -> Iterator[Path]:
@@ -256,9 +252,9 @@ class _Stages:
             ]
         self._night.change(comparisons=lines)
         first = [own[0] for own in lines.values() if own]
-        return (
-            StageEnd("; ".join(first)) if first else StageEnd("first night: nothing to compare with", state="skipped")
-        )
+        if not first:
+            return StageEnd("first night: nothing to compare with", state="skipped")
+        return StageEnd("; ".join(first))
 
     def gate(self) -> StageEnd:
         """Judge each series that has a run tonight."""
@@ -303,9 +299,7 @@ class _Stages:
                 self._nights.write(each.model_copy(update={"pruned": True}))
         for note in notes:
             self._night.say(f"note: {note}")
-        return (
-            StageEnd(f"{counted(len(old), 'night')}, {size_text(freed)} freed") if old else StageEnd("nothing to prune")
-        )
+        return StageEnd(f"{counted(len(old), 'night')}, {size_text(freed)} freed" if old else "nothing to prune")
 
     def site(self) -> StageEnd:
         """Update the pages about all nights; after gate and pruning, because the pages show both."""
@@ -322,9 +316,9 @@ class _Stages:
         record = self._night.record
         text = await asyncio.to_thread(as_markdown, self._benchmark.name, self._nights, record)
         problems = [
-            *_write(self._night.folder / SUMMARY_NAME, text),
-            *(_write(Path(file), text) if (file := self._config.nightly.summary) else ()),
-            *(_append(Path(file), text) if (file := os.environ.get("GITHUB_STEP_SUMMARY")) else ()),
+            *_problems(_write, self._night.folder / SUMMARY_NAME, text),
+            *(_problems(_write, Path(file), text) if (file := self._config.nightly.summary) else ()),
+            *(_problems(_append, Path(file), text) if (file := os.environ.get("GITHUB_STEP_SUMMARY")) else ()),
         ]
         done = [str(self._night.folder / SUMMARY_NAME)]
         notify = self._config.notify
@@ -356,23 +350,22 @@ def _proxy_text(row: ProxyRow) -> str:
     return f"{score} ({row.answered or 0} of {row.planned or 0} answered)"
 
 
-def _write(file: Path, text: str) -> list[str]:
+def _problems(write: Callable[[Path, str], None], file: Path, text: str) -> list[str]:
     """Write a file; return any problem."""
     try:
-        write_atomically(file, text.encode())
+        write(file, text)
     except OSError as error:
         return [f"{file}: cannot be written: {error.strerror or error}"]
     return []
 
 
-def _append(file: Path, text: str) -> list[str]:
-    """Append to a file that other programs write, too; return any problem."""
-    try:
-        with file.open("a", encoding="utf-8") as summary:
-            summary.write(f"{text}\n")
-    except OSError as error:
-        return [f"{file}: cannot be written: {error.strerror or error}"]
-    return []
+def _write(file: Path, text: str) -> None:
+    write_atomically(file, text.encode())
+
+
+def _append(file: Path, text: str) -> None:
+    with file.open("a", encoding="utf-8") as summary:  # other programs write this file, too
+        summary.write(f"{text}\n")
 
 
 _NOTHING_RUN = StageEnd("no run finished", state="skipped")

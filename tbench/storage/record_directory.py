@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from tbench.errors import UsageError
-from tbench.files import is_temporary_file, is_unused, write_atomically, write_json
+from tbench.files import is_temporary_file, is_unused, writable, write_atomically, write_json
 from tbench.locks import FileLock, Held, is_held, lock_file_for
 from tbench.text import escape_invisible, one_line
 
@@ -245,17 +245,6 @@ class RecordDirectory:
         except BaseException:
             self.close()
             raise
-
-
-@contextlib.contextmanager
-def writable(path: Path) -> Iterator[None]:
-    """Convert an OSError in the block, except BlockingIOError, to a UsageError that `path` cannot be written."""
-    try:
-        yield
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 # New directories that appear atomically

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
+from tbench.files import writable
 from tbench.locks import Held, hold_lock
-from tbench.storage.record_directory import LineFile, read_lines, writable
+from tbench.storage.record_directory import LineFile, read_lines
 from tbench.storage.run_files import NOTES_NAME
 from tbench.text import counted
 

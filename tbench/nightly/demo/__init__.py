@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from tbench.errors import UsageError
-from tbench.files import write_atomically
+from tbench.files import writable, write_atomically
 
 DEMO_NIGHTS = 10
 CHANGED_FROM = 7
@@ -86,14 +85,13 @@ def prepare(
     Raises UsageError for a directory with other content or that cannot be written.
     """
     file = directory / "nightly.toml"
-    try:
-        if directory.exists() and any(directory.iterdir()) and not _is_demo(directory):
+    with writable(directory):
+        is_demo = (directory / "checkpoints" / _CHECKPOINTS[0]).exists()
+        if directory.exists() and any(directory.iterdir()) and not is_demo:
             raise UsageError(f"{directory}: is not empty and not a demo; give a new directory")
         for name in _CHECKPOINTS:
             write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
         write_atomically(file, _configuration(directory, scenario, night, engines).encode())
-    except OSError as error:
-        raise UsageError(f"{directory}: cannot be written: {error.strerror or error}") from None
     return file
 
 
@@ -101,17 +99,10 @@ def set_checkpoint(directory: Path, night: str, scenario: Scenario = SCENARIOS["
     """Point `latest` at the checkpoint of a night, like a training that writes a new one. Raises UsageError."""
     latest = directory / "checkpoints" / "latest"
     replacement = latest.with_name(f".latest-{os.getpid()}")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            replacement.unlink()
+    with writable(latest):
+        replacement.unlink(missing_ok=True)
         replacement.symlink_to(_CHECKPOINTS[scenario.is_worse and _is_after(night)])
         replacement.replace(latest)
-    except OSError as error:
-        raise UsageError(f"{latest}: cannot be written: {error.strerror or error}") from None
-
-
-def _is_demo(directory: Path) -> bool:
-    return (directory / "checkpoints" / _CHECKPOINTS[0]).exists()
 
 
 def _is_after(night: str) -> bool:
