@@ -8,77 +8,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tbench.api.confirming import confirm
-    from tbench.api.debugging import DebugSession, debug
-    from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
-    from tbench.api.runner import Runner, TrialFailed, TrialRecord
-    from tbench.api.stored_runs import summarise
-    from tbench.config.settings import RunConfig
-    from tbench.datasets.read_tasks import read_tasks
-    from tbench.errors import TbenchError, UsageError
-    from tbench.explaining.explain import explain
-    from tbench.explaining.explanation import Explanation
-    from tbench.results import TrialResult
-    from tbench.scores.summary import Summary
-    from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
-    from tbench.tasks.sources import TaskSet
-    from tbench.tasks.task import Task
+    from tbench.api.confirming import confirm as confirm
+    from tbench.api.debugging import DebugSession as DebugSession
+    from tbench.api.debugging import debug as debug
+    from tbench.api.rollouts import Rollout as Rollout
+    from tbench.api.rollouts import TokenSequence as TokenSequence
+    from tbench.api.rollouts import TokensMissing as TokensMissing
+    from tbench.api.runner import Runner as Runner
+    from tbench.api.runner import TrialFailed as TrialFailed
+    from tbench.api.runner import TrialRecord as TrialRecord
+    from tbench.api.stored_runs import summarise as summarise
+    from tbench.config.settings import RunConfig as RunConfig
+    from tbench.datasets.read_tasks import read_tasks as read_tasks
+    from tbench.errors import TbenchError as TbenchError
+    from tbench.errors import UsageError as UsageError
+    from tbench.explaining.explain import explain as explain
+    from tbench.explaining.explanation import Explanation as Explanation
+    from tbench.results import TrialResult as TrialResult
+    from tbench.scores.summary import Summary as Summary
+    from tbench.storage.read_run import RunUnreadable as RunUnreadable
+    from tbench.storage.read_run import StoredRun as StoredRun
+    from tbench.storage.read_run import read_run as read_run
+    from tbench.tasks.sources import TaskSet as TaskSet
+    from tbench.tasks.task import Task as Task
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DebugSession",
-    "Explanation",
-    "Rollout",
-    "RunConfig",
-    "RunUnreadable",
-    "Runner",
-    "StoredRun",
-    "Summary",
-    "Task",
-    "TaskSet",
-    "TbenchError",
-    "TokenSequence",
-    "TokensMissing",
-    "TrialFailed",
-    "TrialRecord",
-    "TrialResult",
-    "UsageError",
-    "__version__",
-    "confirm",
-    "debug",
-    "explain",
-    "read_run",
-    "read_tasks",
-    "summarise",
-]
-
-_MODULES = {
-    "DebugSession": "tbench.api.debugging",
-    "Explanation": "tbench.explaining.explanation",
-    "Rollout": "tbench.api.rollouts",
-    "RunConfig": "tbench.config.settings",
-    "RunUnreadable": "tbench.storage.read_run",
-    "Runner": "tbench.api.runner",
-    "StoredRun": "tbench.storage.read_run",
-    "Summary": "tbench.scores.summary",
-    "Task": "tbench.tasks.task",
-    "TaskSet": "tbench.tasks.sources",
-    "TbenchError": "tbench.errors",
-    "TokenSequence": "tbench.api.rollouts",
-    "TokensMissing": "tbench.api.rollouts",
-    "TrialFailed": "tbench.api.runner",
-    "TrialRecord": "tbench.api.runner",
-    "TrialResult": "tbench.results",
-    "UsageError": "tbench.errors",
-    "confirm": "tbench.api.confirming",
-    "debug": "tbench.api.debugging",
-    "explain": "tbench.explaining.explain",
-    "read_run": "tbench.storage.read_run",
-    "read_tasks": "tbench.datasets.read_tasks",
-    "summarise": "tbench.api.stored_runs",
+_NAMES = {
+    "tbench.api.confirming": ("confirm",),
+    "tbench.api.debugging": ("DebugSession", "debug"),
+    "tbench.api.rollouts": ("Rollout", "TokenSequence", "TokensMissing"),
+    "tbench.api.runner": ("Runner", "TrialFailed", "TrialRecord"),
+    "tbench.api.stored_runs": ("summarise",),
+    "tbench.config.settings": ("RunConfig",),
+    "tbench.datasets.read_tasks": ("read_tasks",),
+    "tbench.errors": ("TbenchError", "UsageError"),
+    "tbench.explaining.explain": ("explain",),
+    "tbench.explaining.explanation": ("Explanation",),
+    "tbench.results": ("TrialResult",),
+    "tbench.scores.summary": ("Summary",),
+    "tbench.storage.read_run": ("RunUnreadable", "StoredRun", "read_run"),
+    "tbench.tasks.sources": ("TaskSet",),
+    "tbench.tasks.task": ("Task",),
 }
-"""Modules by public name, imported on first use, so that the command line starts fast."""
+"""Public names by module, imported on first use, so that the command line starts fast."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

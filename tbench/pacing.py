@@ -157,13 +157,13 @@ class PaceController:
         self._seen_at = now
         was_queued, self._queued = self._queued and not is_stale, load.waiting > 0
         if is_stale:
-            self._begin_turnover(ended)
+            self._ended_then = ended
         why, number = self._wanted(load, was_queued, under_way)
         if number < self.number:
             return self._cut(now, number, why, under_way, ended)
         # Grow only after a turnover: when all running trials began at the current number.
         if number > self.number and ended - self._ended_then >= self.number:
-            self._begin_turnover(ended)
+            self._ended_then = ended
             self.number = number
             return why
         return ""
@@ -193,12 +193,9 @@ class PaceController:
         if self._cut_at is not None and (now - self._cut_at < REST_SEC or under_way > self.number):
             return ""
         self._cut_at = now
-        self._begin_turnover(ended)
+        self._ended_then = ended
         self.number = number
         return why
-
-    def _begin_turnover(self, ended: int) -> None:
-        self._ended_then = ended
 
 
 def initial_number(cache_tokens: int | None, context_tokens: int | None, most: int, otherwise: int) -> int:

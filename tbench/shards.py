@@ -16,20 +16,10 @@ from tbench.config.values import Shard
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.results import TrialResult
+from tbench.storage import run_files
 from tbench.storage.comparable import differences, score_keys
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.record_directory import LineFile, new_directory
-from tbench.storage.run_files import (
-    CONFIG_NAME,
-    JOURNAL_NAME,
-    LOG_NAME,
-    NOTES_NAME,
-    RESULTS_NAME,
-    RUN,
-    TRIAL_RESULT_NAME,
-    attempts,
-    trial_directory,
-)
 from tbench.storage.trial_notes import note_lines
 from tbench.text import counted, names_text
 
@@ -129,7 +119,7 @@ class FinishedShard:
             raise UsageError(
                 f"{directory}: is not a shard of a run; give a directory written by tbench run --shard I/N"
             )
-        if RUN.is_locked(directory):
+        if run_files.RUN.is_locked(directory):
             raise UsageError(f"{directory}: this shard is still running; wait for its end, or stop it")
         return cls(directory, stored.document, stored.document.shard, tuple(stored.results), stored)
 
@@ -154,9 +144,9 @@ def merge(directories: Sequence[Path], output: Path, *, incomplete: bool = False
     with new_directory(output) as directory:
         for shard in ordered:
             _copy_files(shard, directory, name)
-        _write_lines(directory / RESULTS_NAME, _result_lines(ordered, name))
-        _write_lines(directory / JOURNAL_NAME, _journal_lines(ordered, name))
-        write_json(directory / CONFIG_NAME, _document(ordered, name).model_dump(mode="json"))
+        _write_lines(directory / run_files.RESULTS_NAME, _result_lines(ordered, name))
+        _write_lines(directory / run_files.JOURNAL_NAME, _journal_lines(ordered, name))
+        write_json(directory / run_files.CONFIG_NAME, _document(ordered, name).model_dump(mode="json"))
 
 
 # -- checks --------------------------------------------------------------------------------------
@@ -246,13 +236,13 @@ def _copy_files(shard: FinishedShard, directory: Path, name: str) -> None:
         if (source := shard.directory / part).is_dir():
             shutil.copytree(source, directory / part, symlinks=True, dirs_exist_ok=True)
     for task, seed in shard.plan.trials:
-        if trial_directory(directory, task, seed).is_dir():
-            for attempt in attempts(directory, task, seed).values():
-                _rename_run(attempt / TRIAL_RESULT_NAME, name)
+        if run_files.trial_directory(directory, task, seed).is_dir():
+            for attempt in run_files.attempts(directory, task, seed).values():
+                _rename_run(attempt / run_files.TRIAL_RESULT_NAME, name)
     if lines := list(note_lines(shard.directory)):
-        _write_lines(directory / NOTES_NAME, iter(lines))
-    if (log := shard.directory / LOG_NAME).is_file():
-        with (directory / LOG_NAME).open("ab") as whole, log.open("rb") as own:
+        _write_lines(directory / run_files.NOTES_NAME, iter(lines))
+    if (log := shard.directory / run_files.LOG_NAME).is_file():
+        with (directory / run_files.LOG_NAME).open("ab") as whole, log.open("rb") as own:
             shutil.copyfileobj(own, whole)
 
 
@@ -279,7 +269,7 @@ def _result_lines(shards: Sequence[FinishedShard], name: str) -> Iterator[str]:
 def _journal_lines(shards: Sequence[FinishedShard], name: str) -> Iterator[str]:
     yield json.dumps({"kind": "run_started", "run": name, "trials": sum(len(shard.plan.trials) for shard in shards)})
     for shard in shards:
-        for line in (shard.directory / JOURNAL_NAME).read_text("utf-8", "replace").splitlines():
+        for line in (shard.directory / run_files.JOURNAL_NAME).read_text("utf-8", "replace").splitlines():
             if line.endswith("}") and not any(f'"kind":"{kind}"' in line[:40] for kind in _ONCE_PER_RUN):
                 yield line
     yield json.dumps({"kind": "run_ended", "interrupted": not _is_finished(shards)})

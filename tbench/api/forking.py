@@ -217,19 +217,13 @@ async def blame(
     """
     found = find_trial(str(trial))
     _require_failure(found)
-    path = Path(directory) if directory is not None else _blame_directory(found)
+    own = f"blame-{_file_name(found)}-{datetime.now():%Y%m%d-%H%M%S}"
+    path = Path(directory) if directory is not None else Path("runs") / own
     forks: dict[int, Fork] = {}
 
     async def share_from(step: int) -> float:
-        done = await fork(
-            trial,
-            step,
-            samples=samples,
-            config=config,
-            directory=path / f"at-{step}",
-            backend=backend,
-            say=say,
-        )
+        into = path / f"at-{step}"
+        done = await fork(trial, step, samples=samples, config=config, directory=into, backend=backend, say=say)
         if not done.judged:
             raise UsageError(f"{found.name}: no sample from step {step} on has a verdict; see {done.directory}")
         forks[step] = done
@@ -269,7 +263,3 @@ def _require_failure(trial: StoredTrial) -> None:
         raise UsageError(f"{trial.name}: a person intervened in it; blame is for trials that count")
     if not trial.steps:
         raise UsageError(f"{trial.name}: has no steps")
-
-
-def _blame_directory(trial: StoredTrial) -> Path:
-    return Path("runs") / f"blame-{_file_name(trial)}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -82,7 +82,11 @@ class Rollout:
         A turn continues a sequence only if its prompt begins with exactly the tokens of the sequence. Nothing is
         tokenized again, so training sees the sampled tokens.
         """
-        return flatten(self._tokens())
+        tokens = [turn.tokens for turn in self.turns if turn.tokens is not None]
+        if len(tokens) < len(self.turns):
+            what = f"{self.result.task} seed {self.result.seed}"
+            raise TokensMissing(f"{what}: the endpoint gave no token ids; vLLM does, with return_token_ids")
+        return flatten(tokens)
 
     def longest_sequence(self) -> TokenSequence | None:
         """Return the sequence with the most sampled tokens, for trainers that take one; None without a reply.
@@ -91,16 +95,6 @@ class Rollout:
         Raises TokensMissing.
         """
         return max(self.sequences(), key=lambda each: sum(each.loss_mask), default=None)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.result.task} seed {self.result.seed}"
-
-    def _tokens(self) -> list[ReplyTokens]:
-        found = [turn.tokens for turn in self.turns if turn.tokens is not None]
-        if len(found) < len(self.turns):
-            raise TokensMissing(f"{self._name}: the endpoint gave no token ids; vLLM does, with return_token_ids")
-        return found
 
 
 def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:

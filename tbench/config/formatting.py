@@ -34,16 +34,16 @@ def commented_file(
             line = f"# {setting.name} = {as_toml(setting.file_default)}"
             if resolved is not None and setting.path in is_set:
                 line = f"{setting.name} = {as_toml(_file_value(setting, resolved.config))}"
-            lines += ["", *_wrapped(setting.help + _choices(setting)), line]
+            help = textwrap.wrap(setting.help + _choices(setting), _WIDTH - 2, break_on_hyphens=False)
+            lines += ["", *(f"# {words}" for words in help), line]
     return "\n".join(lines) + "\n"
 
 
 def setting_lines(resolved: Resolved[Any]) -> Iterator[str]:
     """Iterate over lines for `tbench config show`: each setting's value as TOML, and its origin."""
     config = resolved.config
-    rows = []
-    for setting in iter_settings(type(config)):
-        rows.append((f"{setting.path} = {as_toml(_file_value(setting, config))}", setting.path))
+    settings = iter_settings(type(config))
+    rows = [(f"{each.path} = {as_toml(_file_value(each, config))}", each.path) for each in settings]
     width = min(60, max(len(row) for row, _ in rows))
     for row, path in rows:
         yield f"{row:<{width}}  # {resolved.origins.get(path, 'default')}"
@@ -57,10 +57,6 @@ def _file_value(setting: Setting, config: Any) -> Any:
     if setting.path == "model.endpoints":
         return [{**each, "base_url": without_password(each["base_url"])} for each in value]
     return value
-
-
-def _wrapped(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH - 2, break_on_hyphens=False)]
 
 
 def _choices(setting: Setting) -> str:

@@ -23,21 +23,9 @@ from harness.errors import EndpointError
 from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
 from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
+from tbench.config import values
 from tbench.config.layers import PRESETS, from_preset, given_values, preset
 from tbench.config.setting import Option
-from tbench.config.values import (
-    INHERIT,
-    NONE,
-    RetryChoice,
-    known_types,
-    proxy_text,
-    retryable_types,
-    validate_capabilities,
-    validate_duration,
-    validate_proxy_choice,
-    validate_shard,
-    validate_time,
-)
 
 NetworkChoice = Literal["task", "none", "bridge"]
 """Which trials have a network: those whose task asks for one (`task`), none, or all (`bridge`)."""
@@ -63,32 +51,26 @@ AUTO_FALLBACK, AUTO_MAX = 16, 512
 """Concurrent trials with concurrency `auto`: the number if no server reports its load, and the maximum."""
 
 
-class _Auto(int):
+class _AutoNumber(int):
     """The concurrency `auto`, stored as 0."""
-
-
-def _number_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> int:
-    """Validate a number of at least 1; `auto` becomes 0, which is not accepted as a number."""
-    if value == "auto" or isinstance(value, _Auto):
-        return _Auto()
-    number: int = check(value)
-    if number < 1:
-        raise ValueError("must be at least 1, or auto")
-    return number
 
 
 class _AutoSeconds(float):
     """The time limit `auto`, stored as 0."""
 
 
-def _seconds_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> float:
-    """Validate seconds of at least 1; `auto` becomes 0, which is not accepted as a number."""
-    if value == "auto" or isinstance(value, _AutoSeconds):
-        return _AutoSeconds()
-    seconds: float = check(value)
-    if not 1 <= seconds < math.inf:
-        raise ValueError("must be at least 1, or auto")
-    return seconds
+def _at_least_one_or(auto: type[_AutoNumber | _AutoSeconds]) -> WrapValidator:
+    """Validate a number of at least 1; `auto` becomes 0, which is not accepted as a number."""
+
+    def validate(value: Any, check: ValidatorFunctionWrapHandler) -> float:
+        if value == "auto" or isinstance(value, auto):
+            return auto()
+        number: float = check(value)
+        if not 1 <= number < math.inf:
+            raise ValueError("must be at least 1, or auto")
+        return number
+
+    return WrapValidator(validate)
 
 
 def _known_preset(name: str | None) -> str | None:
@@ -174,7 +156,7 @@ class EndpointConfig(SamplingSettings):
     the runs are compared. In a file, each of several models is a table [[model]]."""
     request_timeout_sec: Annotated[
         float,
-        WrapValidator(_seconds_or_auto),
+        _at_least_one_or(_AutoSeconds),
         PlainSerializer(lambda seconds: seconds or "auto"),
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
         Option(metavar="SEC|auto", measured=False),
@@ -355,13 +337,13 @@ class SandboxConfig(Frozen):
     """Address pool for the networks of compose tasks. Each trial gets a small network."""
     container_proxy: Annotated[
         str,
-        AfterValidator(validate_proxy_choice),
-        PlainSerializer(proxy_text),
-        Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
-    ] = INHERIT
+        AfterValidator(values.validate_proxy_choice),
+        PlainSerializer(values.proxy_text),
+        Option(metavar="URL", measured=False, words=lambda: (values.INHERIT, values.NONE), has_password=True),
+    ] = values.INHERIT
     """Proxy for containers and builds that have network access. It is a URL, `none`, or `inherit`: what `proxies` in
     Docker's configuration says, or else tbench's environment. The password is never stored."""
-    cap_add: Annotated[tuple[str, ...], AfterValidator(validate_capabilities), Option(metavar="CAP")] = ()
+    cap_add: Annotated[tuple[str, ...], AfterValidator(values.validate_capabilities), Option(metavar="CAP")] = ()
     """Add this Linux capability to Docker's defaults; repeatable. Trials with a network have NET_RAW only if you add
     it."""
 
@@ -447,7 +429,7 @@ class ScheduleConfig(Frozen):
 
     concurrency: Annotated[
         int,
-        WrapValidator(_number_or_auto),
+        _at_least_one_or(_AutoNumber),
         PlainSerializer(lambda number: number or "auto"),
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
         Option(("--concurrency", "-n"), daily=True, metavar="INT|auto", without_model=("INT", "Concurrent trials.")),
@@ -458,7 +440,7 @@ class ScheduleConfig(Frozen):
     """Start trials seed by seed, or the longest first. Durations come from `--durations`, from runs of any
     model in the same folder, from the oracle, or else from the time limits. `longest` finishes sooner, but an
     interrupted run may have no complete seed."""
-    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
+    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(values.validate_shard)] = None
     """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. By the tasks' time limits or
     by `--durations`, all shards take about equally long."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
@@ -470,9 +452,9 @@ class ScheduleConfig(Frozen):
     Unhealthy tasks are shown next to the score."""
     retries: int = Field(default=1, ge=0)
     """Maximum number of retries of a trial after a retryable error."""
-    retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()
+    retry_only: Annotated[tuple[str, ...], AfterValidator(values.retryable_types), Option(metavar="TYPE")] = ()
     """Retry only these types of error; repeatable, or separated by commas. Only retryable types are accepted."""
-    retry_never: Annotated[tuple[str, ...], AfterValidator(known_types), Option(metavar="TYPE")] = ()
+    retry_never: Annotated[tuple[str, ...], AfterValidator(values.known_types), Option(metavar="TYPE")] = ()
     """Never retry these types of error; repeatable, or separated by commas. `tbench resume` does not retry them
     either."""
     cpu_overcommit: float = Field(default=1.0, ge=0.1)
@@ -485,14 +467,16 @@ class ScheduleConfig(Frozen):
     """How to continue an interrupted trial whose container is gone. `exact` and `replay` replay its replies in a new
     container; if the terminal then shows something else, `exact` starts again, and `replay` continues anyway. `anew`
     always starts again."""
-    stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
+    stop_after: Annotated[str | None, AfterValidator(values.validate_duration), Option(("--for",), metavar="TIME")] = (
+        None
+    )
     """Stop after a time such as 8h; `tbench resume` continues the run."""
-    stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
+    stop_at: Annotated[str | None, AfterValidator(values.validate_time), Option(("--until",), metavar="HH:MM")] = None
     """Stop at a time of day. `tbench resume` continues the run."""
     count_differing: bool = False
     """Score interrupted trials even if replaying them gave a different terminal. Otherwise, they are excluded from the
     score."""
-    keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
+    keep_cut: Annotated[str, AfterValidator(values.validate_duration), Option(metavar="TIME")] = "24h"
     """Keep containers of interrupted trials this long; 0: not at all."""
 
     @model_validator(mode="after")
@@ -502,9 +486,9 @@ class ScheduleConfig(Frozen):
         return self
 
     @property
-    def retry_choice(self) -> RetryChoice:
+    def retry_choice(self) -> values.RetryChoice:
         """The types of error to retry."""
-        return RetryChoice(frozenset(self.retry_only), frozenset(self.retry_never))
+        return values.RetryChoice(frozenset(self.retry_only), frozenset(self.retry_never))
 
     @property
     def is_auto(self) -> bool:

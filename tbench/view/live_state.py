@@ -51,7 +51,7 @@ class LiveState:
         self._forgotten = 0
         """Change up to which removals are forgotten."""
         self._changed = threading.Condition()
-        self._closed = False
+        self.is_closed = False
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -123,17 +123,13 @@ class LiveState:
     def wait(self, known: int, seconds: float) -> bool:
         """Wait up to `seconds` for a change or for `close`; return whether there was either."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed or self._change > known, seconds)
+            return self._changed.wait_for(lambda: self.is_closed or self._change > known, seconds)
 
     def close(self) -> None:
         """Wake all readers for the last time."""
         with self._changed:
-            self._closed = True
+            self.is_closed = True
             self._changed.notify_all()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
 
 def _text(key: str) -> bytes:
