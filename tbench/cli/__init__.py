@@ -13,7 +13,7 @@ import sys
 import click
 
 from tbench import exit_codes, hidden_package
-from tbench.cli.parsing.commands import SETTINGS, LazyGroup
+from tbench.cli.parsing.commands import SETTINGS, LazyGroup, flag
 
 _COMPLETE = "_TBENCH_COMPLETE"
 _NEW_OBJECTS = 50_000
@@ -105,9 +105,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, headings=COMMANDS, context_settings=SETTINGS, epilog=_EPILOG)
-@click.option(
-    "--version", is_flag=True, help="Print the version.", callback=_version, is_eager=True, expose_value=False
-)
+@flag("--version", "Print the version.", callback=_version, is_eager=True, expose_value=False)
 def app() -> None:
     """Run benchmarks of terminal agents with any OpenAI-compatible endpoint."""
 

@@ -14,7 +14,7 @@ import click
 from harness.terminal.plain_text import cell_width
 from tbench.cli.common import json_option, read_stdin
 from tbench.cli.full_screen import FullScreen, require_terminal
-from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, flag
 from tbench.cli.steering import require_trial, trial_argument
 from tbench.errors import UsageError
 
@@ -78,10 +78,8 @@ _AGAIN_SEC = 0.05
 
 @click.command(cls=TbenchCommand)
 @trial_argument
-@click.option(
-    "--take", is_flag=True, help="Take the terminal over. The model waits; when you leave, it sees what you typed."
-)
-@click.option("--once", is_flag=True, help="Print the screen and return; needs no terminal.")
+@flag("--take", "Take the terminal over. The model waits; when you leave, it sees what you typed.")
+@flag("--once", "Print the screen and return; needs no terminal.")
 @json_option
 def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
     """Watch a trial's terminal, or take it over; Ctrl-] leaves."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tbench.cli.parsing.commands import Command, argument
+from tbench.cli.parsing.commands import Command, argument, flag, option
 from tbench.cli.printing import print_line, print_progress
 from tbench.errors import UsageError
 
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from tbench.tasks.sources import TaskSet
 
 Config = TypeVar("Config", bound="BaseModel")
-task_option = click.option(
-    "--task", "-t", metavar="GLOB", multiple=True, help="Only tasks whose name matches this glob; repeatable."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-engines_option = click.option(
-    "--engine",
-    "engines",
-    metavar="ADDRESS",
+task_option = option("--task -t GLOB", "Only tasks whose name matches this glob; repeatable.", multiple=True)
+json_option = flag("--json", "Print one JSON object instead of text.", name="as_json")
+engines_option = option(
+    "--engine ADDRESS",
+    "Engine address as for tbench run; repeatable. Default: DOCKER_HOST, or else the first that answers.",
+    name="engines",
     multiple=True,
-    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST, or else the first that answers.",
 )
 
 

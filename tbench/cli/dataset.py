@@ -10,7 +10,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build
-from tbench.cli.parsing.commands import LazyGroup, argument
+from tbench.cli.parsing.commands import LazyGroup, argument, flag, option
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_json, print_line, print_lines, print_progress
@@ -46,8 +46,8 @@ def dataset() -> None:
 
 
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
-@click.option("--all", "everything", is_flag=True, help="Also list datasets that are only on Harbor's hub.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of text.")
+@flag("--all", "Also list datasets that are only on Harbor's hub.", name="everything")
+@flag("--json", "Print one JSON array instead of text.", name="as_json")
 def list_datasets(given: GivenSettings[RunConfig], everything: bool, as_json: bool) -> None:
     """List the known datasets."""
     from tbench.datasets.resolve import all_datasets, hub_datasets, hub_names
@@ -86,7 +86,7 @@ def show(name: str, given: GivenSettings[RunConfig], as_json: bool) -> None:
     only=_ACCESS_SETTINGS | {"tasks.refresh", "sandbox.prefetch"} | _PREFETCH_SETTINGS,
 )
 @_name
-@click.option("--output", "-o", metavar="DIR", type=PATH_TYPE, help="Also copy the tasks into this new directory.")
+@option("--output -o DIR", "Also copy the tasks into this new directory.", PATH_TYPE)
 def pull(name: str, given: GivenSettings[RunConfig], output: Path | None) -> None:
     """Fetch a dataset into the cache and print its directory; options about tasks and images need --prefetch."""
     from tbench.datasets.cache import copy_tasks, require_new
@@ -153,7 +153,7 @@ async def _get_images(engines: Engines, tasks: Sequence[Task], config: RunConfig
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
 @argument("tasks", "TASKS", "A directory of tasks, or a dataset's name.", type=NAME_TYPE)
-@click.option("--against", metavar="FILE", type=PATH_TYPE, help="A dataset.toml with the digests.")
+@option("--against FILE", "A dataset.toml with the digests.", PATH_TYPE)
 def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) -> None:
     """Compare tasks with their published digests; exit with 2 if one differs or is missing."""
     from tbench.datasets.digests import verify_directory, verify_entry

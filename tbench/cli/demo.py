@@ -13,16 +13,16 @@ from typing import Literal
 import click
 
 from tbench.cli.common import engines_option
-from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
-@click.option("--output", "-o", type=NAME_TYPE, help="The run directory; must be new or empty.")
-@click.option("--seeds", "-k", type=Integer(min=1), help="Seeds per task.  [default: 3, with --agent 1]")
-@click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Number of concurrent trials.")
-@click.option("--agent", type=OneOf("mini-swe-agent"), help="Run this packaged agent; it is fetched if missing.")
+@option("--output -o", "The run directory; must be new or empty.", NAME_TYPE)
+@option("--seeds -k", "Seeds per task.  [default: 3, with --agent 1]", Integer(min=1))
+@option("--concurrency -n", "Number of concurrent trials.", Integer(min=1), default=4)
+@option("--agent", "Run this packaged agent; it is fetched if missing.", OneOf("mini-swe-agent"))
 @engines_option
 def demo(output: str | None, seeds: int | None, concurrency: int, agent: str | None, engines: tuple[str, ...]) -> None:
     """Run bundled tasks against a scripted endpoint; score them and write the report."""
@@ -75,28 +75,26 @@ def _why_missing(agent: str) -> str:
     return ""
 
 
-_host_option = click.option("--host", default="127.0.0.1", help="Address to listen on.")
+_host_option = option("--host", "Address to listen on.", default="127.0.0.1")
 
 
 def _port_option(default: int) -> Callable[[Command], Command]:
-    return click.option("--port", type=Integer(min=0, max=65535), default=default, help="Port; 0 picks a free one.")
+    return option("--port", "Port; 0 picks a free one.", Integer(min=0, max=65535), default=default)
 
 
 @click.command("demo-endpoint", cls=TbenchCommand)
 @_host_option
 @_port_option(8123)
-@click.option("--latency", type=Number(min=0), default=0.0, help="Seconds before each reply.")
-@click.option(
-    "--pass-rates", metavar="FILE", type=PATH_TYPE, help="TOML file with the pass rate of each task: TASK = 0..1."
-)
-@click.option("--context-tokens", type=Integer(min=256), default=32768, help="The context of the model, in tokens.")
-@click.option(
+@option("--latency", "Seconds before each reply.", Number(min=0), default=0.0)
+@option("--pass-rates FILE", "TOML file with the pass rate of each task: TASK = 0..1.", PATH_TYPE)
+@option("--context-tokens", "The context of the model, in tokens.", Integer(min=256), default=32768)
+@option(
     "--thinking",
-    type=OneOf("kept", "dropped"),
-    help="Reply with thinking; later prompts keep it or, as some templates do, drop it.",
+    "Reply with thinking; later prompts keep it or, as some templates do, drop it.",
+    OneOf("kept", "dropped"),
 )
-@click.option("--tokens-per-sec", type=Number(min=0, min_open=True), help="The pace of replies.  [default: at once]")
-@click.option("--busy", type=Integer(min=0), default=0, help="Processes per CPU to keep this machine busy with.")
+@option("--tokens-per-sec", "The pace of replies.  [default: at once]", Number(min=0, min_open=True))
+@option("--busy", "Processes per CPU to keep this machine busy with.", Integer(min=0), default=0)
 def demo_endpoint(
     host: str,
     port: int,
@@ -138,18 +136,11 @@ def _busy_machine(per_cpu: int) -> Iterator[None]:
 
 def _rates(file: Path) -> dict[str, float]:
     """Read the pass rates in a file, by task. Raises UsageError."""
-    import tomllib
-
     from tbench.demo.scripts import SCRIPTS
     from tbench.errors import UsageError
-    from tbench.text import one_line
+    from tbench.files import read_toml
 
-    try:
-        rates = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"--pass-rates {file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
-        raise UsageError(f"--pass-rates {file}: not valid TOML: {one_line(str(error))}") from None
+    rates = read_toml(file, f"--pass-rates {file}")
     known = sorted(path.stem for path in SCRIPTS.glob("*.toml"))
     for task, rate in rates.items():
         if task not in known:
@@ -180,7 +171,7 @@ def cassette() -> None:
 
 @click.command(cls=TbenchCommand)
 @argument("file", "FILE", "The cassette; must be a new file.")
-@click.option("--base-url", metavar="URL", required=True, help="The endpoint to record.")
+@option("--base-url URL", "The endpoint to record.", required=True)
 @_host_option
 @_port_option(8124)
 def record(file: Path, base_url: str, host: str, port: int) -> None:
@@ -210,7 +201,7 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 @argument("file", "FILE", "A cassette, made by tbench cassette record or saved by the debugger.")
 @_host_option
 @_port_option(8124)
-@click.option("--exact", is_flag=True, help="Require exact matches; by default, times and hashes may differ.")
+@flag("--exact", "Require exact matches; by default, times and hashes may differ.")
 def play(file: Path, host: str, port: int, exact: bool) -> None:
     """Serve the replies in a cassette as an OpenAI-compatible endpoint."""
     from tbench.cassettes.cassette import Cassette, CassetteUnreadable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import runs_argument
-from tbench.cli.parsing.commands import LazyGroup, TbenchCommand
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, flag, option
 from tbench.cli.parsing.values import PATH_TYPE, Number, OneOf
 from tbench.cli.printing import print_line, print_lines, print_notes
 from tbench.errors import UsageError
@@ -80,8 +80,8 @@ def export_command(form: str, *, only: str) -> Callable[[Write], click.Command]:
 
         command.__doc__ = write.__doc__
         command.__click_params__ = getattr(write, "__click_params__", [])  # type: ignore[attr-defined]
-        for option in reversed(_options(form, only)):
-            command = option(command)
+        for decorate in reversed(_options(form, only)):
+            command = decorate(command)
         return click.command(write.__name__, cls=TbenchCommand)(command)
 
     return decorate
@@ -90,28 +90,17 @@ def export_command(form: str, *, only: str) -> Callable[[Write], click.Command]:
 def _options(form: str, only: str) -> list[Callable[[Any], Any]]:
     return [
         runs_argument("Run directories."),
-        click.option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            type=PATH_TYPE,
-            help=f"A new directory. Default for a single run: RUN-{form}.",
-        ),
-        click.option(
+        option("--output -o DIR", f"A new directory. Default for a single run: RUN-{form}.", PATH_TYPE),
+        option(
             "--only",
-            type=OneOf("all", "scored", "passed", "failed"),
+            "Which trials: all, scored (with a verdict), passed (reward of 1 or more), or failed (lower reward).",
+            OneOf("all", "scored", "passed", "failed"),
             default=only,
-            help="Which trials: all, scored (with a verdict), passed (reward of 1 or more), or failed (lower reward).",
         ),
-        click.option("--min-reward", type=Number(), help="Only trials with at least this reward."),
-        click.option(
-            *("--task", "-t", "tasks"),
-            metavar="GLOB",
-            multiple=True,
-            help="Only tasks whose name matches this glob; repeatable.",
-        ),
-        click.option("--tag", "tags", metavar="NAME", multiple=True, help="Only trials with this tag; repeatable."),
-        click.option("--without", metavar="TAG", multiple=True, help="No trials with this tag; repeatable."),
+        option("--min-reward", "Only trials with at least this reward.", Number()),
+        option("--task -t GLOB", "Only tasks whose name matches this glob; repeatable.", name="tasks", multiple=True),
+        option("--tag NAME", "Only trials with this tag; repeatable.", name="tags", multiple=True),
+        option("--without TAG", "No trials with this tag; repeatable.", multiple=True),
     ]
 
 
@@ -144,7 +133,7 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
 
 
 @export_command("atif", only="all")
-@click.option("--linear", is_flag=True, help="Write one document per context, for trials whose history was compacted.")
+@flag("--linear", "Write one document per context, for trials whose history was compacted.")
 def atif(export: Export, linear: bool) -> tuple[int, str]:
     """Write trajectories as ATIF 1.8 documents, one per trial."""
     from tbench.exchange.atif import write_atif
@@ -157,14 +146,14 @@ def atif(export: Export, linear: bool) -> tuple[int, str]:
 
 
 @export_command("sft", only="passed")
-@click.option(
+@option(
     "--thinking",
-    type=OneOf("keep", "inline", "drop"),
+    "Keep thinking separate, put it in <think> tags before the text, or drop it.",
+    OneOf("keep", "inline", "drop"),
     default="keep",
-    help="Keep thinking separate, put it in <think> tags before the text, or drop it.",
 )
-@click.option("--with-flagged", is_flag=True, help="Also export trials with strong signs of tampering.")
-@click.option("--with-human", is_flag=True, help="Also export trials in which a person typed.")
+@flag("--with-flagged", "Also export trials with strong signs of tampering.")
+@flag("--with-human", "Also export trials in which a person typed.")
 def sft(export: Export, thinking: Thinking) -> tuple[int, str]:
     """Write conversations as training data: OpenAI messages, where a flag marks the replies to train on."""
     from tbench.exchange.selection import select_trials
@@ -197,8 +186,8 @@ def harbor(export: Export) -> tuple[int, str]:
 
 @click.command(cls=TbenchCommand)
 @runs_argument("Run directories, or folders that contain some at any depth.")
-@click.option("--output", "-o", metavar="FILE", type=PATH_TYPE, required=True, help="The new file.")
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@option("--output -o FILE", "The new file.", PATH_TYPE, required=True)
+@flag("--overwrite", "Replace the file if it exists.")
 def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:
     """Write runs, tasks and trials as tables of a SQLite file."""
     from tbench.history.update import export_sqlite

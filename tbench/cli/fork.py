@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option, with_endpoint
-from tbench.cli.parsing.commands import argument
+from tbench.cli.parsing.commands import argument, flag, option
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.cli.printing import print_json, print_lines, print_progress, table_lines
@@ -37,15 +37,15 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
 @argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED or RUN/TASK/SEED/TASK_STEP.", type=NAME_TYPE)
-@click.option(
+@option(
     "--at-step",
-    type=Integer(min=1),
+    "The first step for which the model is asked again; earlier ones are replayed.",
+    Integer(min=1),
     required=True,
-    help="The first step for which the model is asked again; earlier ones are replayed.",
 )
-@click.option("--k", "samples", type=Integer(min=1), default=1, help="Number of forks that continue from this step.")
-@click.option("--shell", "by_hand", is_flag=True, help="Continue yourself, at the trial's terminal; needs no endpoint.")
-@click.option("--debug", "debugs", is_flag=True, help="Debug the fork: decide on each new reply of the model.")
+@option("--k", "Number of forks that continue from this step.", Integer(min=1), name="samples", default=1)
+@flag("--shell", "Continue yourself, at the trial's terminal; needs no endpoint.", name="by_hand")
+@flag("--debug", "Debug the fork: decide on each new reply of the model.", name="debugs")
 @json_option
 def fork(
     trial: str, given: GivenSettings[RunConfig], at_step: int, samples: int, by_hand: bool, debugs: bool, as_json: bool
@@ -150,9 +150,7 @@ _BAR = 30
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
 @argument("trial", "TRIAL", "A failed trial, as RUN/TASK/SEED or RUN/TASK/SEED/TASK_STEP.", type=NAME_TYPE)
-@click.option(
-    "--k", "samples", type=Integer(min=1), default=5, help="Number of forks that continue from each tried step."
-)
+@option("--k", "Number of forks that continue from each tried step.", Integer(min=1), name="samples", default=5)
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
     """Find the step after which a trial was likely to fail: fork it at several steps."""
@@ -220,11 +218,9 @@ class DebugCommand(ConfiguredCommand[RunConfig]):
     "A task (its directory, or its name in the dataset), or a running trial: RUN/TASK/SEED.",
     type=NAME_TYPE,
 )
-@click.option("--dataset", "-d", metavar="NAME", default="bundled", help="The dataset of a task given by name.")
-@click.option(
-    "--do", "commands", metavar="COMMANDS", help="Run these debugger commands, separated by ;, and print their results."
-)
-@click.option("--plain", is_flag=True, help="Read commands from stdin, one per line; the default without a terminal.")
+@option("--dataset -d NAME", "The dataset of a task given by name.", default="bundled")
+@option("--do COMMANDS", "Run these debugger commands, separated by ;, and print their results.", name="commands")
+@flag("--plain", "Read commands from stdin, one per line; the default without a terminal.")
 def debug(what: str, given: GivenSettings[RunConfig], dataset: str, commands: str | None, plain: bool) -> None:
     """Run one trial step by step on one screen: inspect it, decide on each reply, type, verify, rewind."""
     from tbench.cli.debug.session import DebugMode, debug_task, debug_trial

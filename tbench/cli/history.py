@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import print_json, print_line, print_lines, print_notes, print_table
 from tbench.errors import UsageError
@@ -31,16 +31,12 @@ _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measu
 
 @click.command(cls=TbenchCommand)
 @argument("folders", "RUNS_DIR...", "Folders of run directories, at any depth; default: runs.")
-@click.option("--task", "-t", metavar="NAME", help="Show the history of this task instead of a list of runs.")
-@click.option("--model", "-m", metavar="NAME", help="Only runs of this model.")
-@click.option("--dataset", "-d", metavar="NAME", help="Only runs of this dataset, NAME or NAME@VERSION.")
-@click.option("--limit", "-n", metavar="N", type=Integer(min=1), help="Only the newest N runs.")
-@click.option(
-    "--index", metavar="FILE", type=PATH_TYPE, help="Index of runs; default: RUNS_DIR/.tbench-history.sqlite."
-)
-@click.option(
-    "--rebuild", is_flag=True, help="Rebuild the index: read every run again, and forget runs in other folders."
-)
+@option("--task -t NAME", "Show the history of this task instead of a list of runs.")
+@option("--model -m NAME", "Only runs of this model.")
+@option("--dataset -d NAME", "Only runs of this dataset, NAME or NAME@VERSION.")
+@option("--limit -n N", "Only the newest N runs.", Integer(min=1))
+@option("--index FILE", "Index of runs; default: RUNS_DIR/.tbench-history.sqlite.", PATH_TYPE)
+@flag("--rebuild", "Rebuild the index: read every run again, and forget runs in other folders.")
 @json_option
 def history(
     folders: tuple[Path, ...],
@@ -110,8 +106,8 @@ def _show_runs(
         counts = {name: value for name, value in asdict(changes).items() if name != "notes"}
         runs = [{**_plain(row), "coverage": row.coverage} for row in rows]
         of_proxies = [_plain(row) for row in proxies]
-        document = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
-        _print_json({**document, "remarks": list(remarks)})
+        document = {"schema_version": _SCHEMA_VERSION, "index": str(history.file), "changes": counts, "runs": runs}
+        print_json({**document, "proxies": of_proxies, "remarks": list(remarks)})
         return
     costs = ("cost",) if any(row.cost is not None for row in rows) else ()
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", *costs, "")
@@ -211,7 +207,8 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
     names = history.names_by_hash(point.hash for point in points if point.hash is not None)
     remarks = task_remarks(task, points, names, len(rows))
     if as_json:
-        _print_json({"task": task, "points": [_plain(point) for point in points], "remarks": list(remarks)})
+        document = {"schema_version": _SCHEMA_VERSION, "task": task, "points": [_plain(point) for point in points]}
+        print_json({**document, "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
     print_table(heads, [_task_cells(point) for point in points])
@@ -261,8 +258,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Cost):
         return value.model_dump(mode="json")
     return str(value) if isinstance(value, Path) else value
-
-
-def _print_json(value: dict[str, Any]) -> None:
-
-    print_json({"schema_version": _SCHEMA_VERSION, **value})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import PATH_TYPE, OneOf
 from tbench.cli.printing import print_line, print_lines
 
@@ -29,21 +29,19 @@ def import_() -> None:
 
 def import_options(command: Command) -> Command:
     """Add the options that all imports share."""
-    for option in reversed(
+    for decorate in reversed(
         [
-            click.option(
-                "--output",
-                "-o",
-                metavar="DIR",
-                type=PATH_TYPE,
-                help="A new directory for the run, or the parent directory for several runs. Default: runs/NAME.",
+            option(
+                "--output -o DIR",
+                "A new directory for the run, or the parent directory for several runs. Default: runs/NAME.",
+                PATH_TYPE,
             ),
-            click.option("--model", metavar="NAME", help="Import only results of this model."),
-            click.option("--agent", metavar="NAME", help="Import only results of this agent."),
-            click.option("--split", type=OneOf("model"), help="Make a separate run per model."),
+            option("--model NAME", "Import only results of this model."),
+            option("--agent NAME", "Import only results of this agent."),
+            option("--split", "Make a separate run per model.", OneOf("model")),
         ]
     ):
-        command = option(command)
+        command = decorate(command)
     return command
 
 
@@ -60,7 +58,7 @@ def print_imported(runs: Iterable[Imported]) -> None:
 @click.command(cls=TbenchCommand)
 @argument("directories", "DIR...", "A job's directory, a directory of jobs, or directories of trials.", required=True)
 @import_options
-@click.option("--metric", metavar="NAME", help="The reward to import, if there are several; default: `reward`.")
+@option("--metric NAME", "The reward to import, if there are several; default: `reward`.")
 def harbor(
     directories: tuple[Path, ...],
     output: Path | None,
@@ -82,7 +80,7 @@ def harbor(
 @click.command(cls=TbenchCommand)
 @argument("file", "FILE", "JSONL or CSV with task, seed, reward and optional columns.")
 @import_options
-@click.option("--number-seeds", is_flag=True, help="Number the lines of each task to make seeds, if they have none.")
+@flag("--number-seeds", "Number the lines of each task to make seeds, if they have none.")
 def results(
     file: Path,
     output: Path | None,

@@ -10,7 +10,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option
-from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, flag, option
 from tbench.cli.printing import print_json, print_line, print_lines, print_progress, print_table
 
 if TYPE_CHECKING:
@@ -67,22 +67,16 @@ def setup(engines: tuple[str, ...]) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Also check this endpoint.")
-@click.option(
-    "--model",
-    "-m",
-    metavar="NAME",
+@option("--base-url", "Also check this endpoint.", envvar="OPENAI_BASE_URL", show_envvar=True)
+@option(
+    "--model -m NAME",
+    "Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
     is_flag=False,
     flag_value="",
-    help="Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
 )
-@click.option("--agent", metavar="NAME", help="Also try a packaged agent with the model, on a tiny task.")
-@click.option(
-    "--engine",
-    metavar="ADDRESS",
-    help="Engine address as for tbench run. Default: DOCKER_HOST, or else the first that answers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+@option("--agent NAME", "Also try a packaged agent with the model, on a tiny task.")
+@option("--engine ADDRESS", "Engine address as for tbench run. Default: DOCKER_HOST, or else the first that answers.")
+@flag("--json", "Print one JSON object instead of lines.", name="as_json")
 def doctor(base_url: str | None, model: str | None, agent: str | None, engine: str | None, as_json: bool) -> None:
     """Check machine, engine, network and endpoint; exit with 2 if a check fails."""
     import asyncio
@@ -99,9 +93,9 @@ def doctor(base_url: str | None, model: str | None, agent: str | None, engine: s
     key = os.environ.get("OPENAI_API_KEY")
     if not base_url and not key and asyncio.run(listed_models(LOCAL_ENDPOINT)):
         base_url = LOCAL_ENDPOINT
-    for option, value in (("--model", model), ("--agent", agent)):
+    for name, value in (("--model", model), ("--agent", agent)):
         if value is not None and not base_url:
-            raise UsageError(f"{option}: needs --base-url or OPENAI_BASE_URL")
+            raise UsageError(f"{name}: needs --base-url or OPENAI_BASE_URL")
     config = None if agent is None else _agent_config(agent, base_url, model, engine)
     subject = Subject(Path("runs"), base_url, model or None, key)
     if engine is not None and engine.startswith(NO_ENGINE):
@@ -267,15 +261,14 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.option(
+@flag(
     "--all",
-    "everything",
-    is_flag=True,
-    help="Also remove shared and kept objects, built images, and objects that other machines' runs may be using.",
+    "Also remove shared and kept objects, built images, and objects that other machines' runs may be using.",
+    name="everything",
 )
-@click.option("--kept", is_flag=True, help="Also remove kept and interrupted trials' containers, and snapshots.")
-@click.option("--run", help="Only remove objects of the run with this name.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+@flag("--kept", "Also remove kept and interrupted trials' containers, and snapshots.")
+@option("--run", "Only remove objects of the run with this name.")
+@flag("--dry-run", "Only print what would be removed.")
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
     """Remove what ended runs left behind: containers, networks, unnamed images; nothing of a run in progress."""

@@ -12,7 +12,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import choose_endpoint, json_option, runs_argument, write_new
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import Integer, Number, OneOf
 from tbench.cli.printing import print_json, print_line, print_lines
 from tbench.errors import UsageError
@@ -29,23 +29,19 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 
 @click.command(cls=TbenchCommand)
 @argument("file", "FILE", "A TOML file; with --demo, a directory for the demo.")
-@click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
-@click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
-@click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
-@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model that changes in the seventh night.")
-@click.option(
+@option("--night NAME", "The night to start or resume.  [default: today's date]")
+@flag("--check", "Check the file, print what would be done, and start nothing.")
+@flag("--init", "Write FILE with every setting, and the endpoint that is found.")
+@flag("--demo", "Simulate nights with a scripted model that changes in the seventh night.")
+@option(
     "--scenario",
-    type=OneOf("model", "context", "request-timeout", "thinking", "load", "image", "nothing"),
-    help="What changes in --demo: the model gets worse, half the context, a short request timeout, a template that "
+    "What changes in --demo: the model gets worse, half the context, a short request timeout, a template that "
     "drops thinking, a busy machine, images built again, or nothing.  [default: model]",
+    OneOf("model", "context", "request-timeout", "thinking", "load", "image", "nothing"),
 )
-@click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
-@click.option(
-    "--engine",
-    "engines",
-    metavar="ADDRESS",
-    multiple=True,
-    help="Engine address for the demo, as for tbench run; repeatable.",
+@option("--nights", "Number of nights of --demo.  [default: 10]", Integer(min=1))
+@option(
+    "--engine ADDRESS", "Engine address for the demo, as for tbench run; repeatable.", name="engines", multiple=True
 )
 def nightly(
     file: Path,
@@ -162,34 +158,29 @@ _DIFFERENCES_SHOWN = 3
 
 @click.command(cls=TbenchCommand)
 @runs_argument("Runs of one benchmark, or directories of runs; the latest one is judged.")
-@click.option("--base-nights", type=Integer(min=2), default=10, help="Number of nights in the initial baseline.")
-@click.option("--base-from", metavar="NIGHT", help="Name or date (YYYY-MM-DD) of the baseline's first night.")
-@click.option(
-    "--k",
-    type=Number(min=0, min_open=True),
-    default=0.5,
-    help="Half of the drop to detect, in standard deviations of a night.",
+@option("--base-nights", "Number of nights in the initial baseline.", Integer(min=2), default=10)
+@option("--base-from NIGHT", "Name or date (YYYY-MM-DD) of the baseline's first night.")
+@option(
+    "--k", "Half of the drop to detect, in standard deviations of a night.", Number(min=0, min_open=True), default=0.5
 )
-@click.option(
-    "--h", type=Number(min=0, min_open=True), default=5.0, help="Threshold of the CUSUM statistic C for an alarm."
-)
-@click.option(
+@option("--h", "Threshold of the CUSUM statistic C for an alarm.", Number(min=0, min_open=True), default=5.0)
+@option(
     "--min-se",
-    type=Number(min=0),
+    "Alarm only if the nights since the change are this many standard errors below the baseline.",
+    Number(min=0),
     default=3.0,
-    help="Alarm only if the nights since the change are this many standard errors below the baseline.",
 )
-@click.option(
+@option(
     "--min-coverage",
-    type=Number(min=0, max=1, min_open=True),
+    "Minimum share of a night's trials with a verdict.",
+    Number(min=0, max=1, min_open=True),
     default=0.9,
-    help="Minimum share of a night's trials with a verdict.",
 )
-@click.option(
+@option(
     "--min-shared",
-    type=Number(min=0, max=1, min_open=True),
+    "Minimum share of tasks that a night has in common with the latest one.",
+    Number(min=0, max=1, min_open=True),
     default=0.8,
-    help="Minimum share of tasks that a night has in common with the latest one.",
 )
 @json_option
 def gate(

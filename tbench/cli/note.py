@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import NAME_TYPE
 from tbench.cli.printing import print_line, print_notes
 from tbench.errors import UsageError
@@ -36,8 +36,8 @@ class NoteTarget(NamedTuple):
 @click.command(cls=TbenchCommand)
 @argument("target", "TARGET", "A trial, RUN/TASK/SEED, or a task, RUN/TASK; to list notes, also a RUN.", type=NAME_TYPE)
 @argument("text", "TEXT", "The note; without text and tags, notes are listed.", nargs=-1, type=str)
-@click.option("--tag", "tags", metavar="NAME", multiple=True, help="Add this tag, such as task-fault; repeatable.")
-@click.option("--remove", is_flag=True, help="Remove the notes on the target, or only the given tags.")
+@option("--tag NAME", "Add this tag, such as task-fault; repeatable.", name="tags", multiple=True)
+@flag("--remove", "Remove the notes on the target, or only the given tags.")
 def note(target: str, text: tuple[str, ...], tags: tuple[str, ...], remove: bool) -> None:
     """Write a note on a trial or on a task, with tags; or list the notes of RUN, RUN/TASK or RUN/TASK/SEED."""
     said = " ".join(text).strip()

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, option
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line, print_notes
@@ -24,16 +24,14 @@ from tbench.config.settings import RunConfig
 
 @click.command(cls=TbenchCommand)
 @argument("run", "RUN", "A run directory, or a .jsonl file of results.")
-@click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
+@option("--output -o", "The file to write; default: RUN/report.html.", PATH_TYPE)
 def report(run: Path, output: Path | None) -> None:
     """Write a self-contained HTML report of a run; print its path."""
     from reports.report import write_report
-    from tbench.errors import UsageError
+    from tbench.files import writable
 
-    try:
+    with writable(output or run):
         print_line(f"report: {write_report(run, output)}")
-    except OSError as error:
-        raise UsageError(f"{output or run}: cannot be written: {error.strerror or error}") from None
 
 
 # `tbench site`
@@ -45,10 +43,8 @@ def report(run: Path, output: Path | None) -> None:
     "DIR...",
     "Folders of run directories, at any depth, or the directory of a nightly benchmark; default: runs.",
 )
-@click.option(
-    "--output", "-o", type=PATH_TYPE, default=Path("site"), show_default=True, help="The folder for the pages."
-)
-@click.option("--index", metavar="FILE", type=PATH_TYPE, help="Index of runs; default: DIR/.tbench-history.sqlite.")
+@option("--output -o", "The folder for the pages.", PATH_TYPE, default=Path("site"), show_default=True)
+@option("--index FILE", "Index of runs; default: DIR/.tbench-history.sqlite.", PATH_TYPE)
 def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
     """Write pages about all runs into one folder: open it from disk, or serve it with any web server."""
     from tbench.nightly.pages import write_pages
@@ -73,8 +69,8 @@ _END_SEC = 15.0
     "Folder of run directories, at any depth, or the directory of a nightly benchmark.",
     default=Path("runs"),
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
-@click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
+@option("--host", "Address to listen on; beyond this machine, a token is required.", default="127.0.0.1")
+@option("--port", "Port; 0 picks a free one.", Integer(min=0, max=65535), default=PORT)
 def view(folder: Path, host: str, port: int) -> None:
     """Serve pages about all runs; running ones are shown live. Read-only."""
     from tbench.errors import UsageError
@@ -126,17 +122,14 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
 @argument("run", "RUN", "A run directory, or a .jsonl file of results.")
-@click.option(
+@option(
     "--std",
-    type=OneOf("sample", "population"),
+    "Standard deviation after ±: with n - 1 (sample) or n (population) in the denominator.",
+    OneOf("sample", "population"),
     default="sample",
-    help="Standard deviation after ±: with n - 1 (sample) or n (population) in the denominator.",
 )
-@click.option(
-    "--without",
-    metavar="TAG",
-    multiple=True,
-    help="Also print the score without trials with this tag (see tbench note); repeatable.",
+@option(
+    "--without TAG", "Also print the score without trials with this tag (see tbench note); repeatable.", multiple=True
 )
 @json_option
 def summary(run: Path, std: str, without: tuple[str, ...], as_json: bool, given: GivenSettings[RunConfig]) -> None:

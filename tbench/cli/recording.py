@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, option
 from tbench.cli.parsing.values import NAME_TYPE, Integer, Number
 from tbench.storage.recording import CastEvent, CastHead, cast_events, cast_head
 from tbench.storage.run_files import RECORDING_NAME
@@ -91,9 +91,9 @@ _FRAME_SEC = 0.04
 
 @click.command(cls=TbenchCommand)
 @argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
-@click.option("--from-step", type=Integer(min=1), default=1, help="Start at this step.")
-@click.option("--speed", type=Number(min=0.01), default=1.0, help="Playback speed as a multiple of the original.")
-@click.option("--idle", type=Number(min=0), default=2.0, help="Shorten pauses to at most this many seconds.")
+@option("--from-step", "Start at this step.", Integer(min=1), default=1)
+@option("--speed", "Playback speed as a multiple of the original.", Number(min=0.01), default=1.0)
+@option("--idle", "Shorten pauses to at most this many seconds.", Number(min=0), default=2.0)
 def play(trial: str, from_step: int, speed: float, idle: float) -> None:
     """Play back the recording of a trial's terminal; Ctrl-C leaves."""
     from tbench.cli.interruption import run_interruptibly
@@ -117,7 +117,7 @@ async def _play(recording: SessionRecording, from_step: int, speed: float, idle:
     click.echo("\x1b[?1049h\x1b[?25l\x1b[2J", nl=False, color=True)
     try:
         for frame, pause_sec in frames(recording, from_step, speed, idle):
-            columns, rows = _window_size()
+            columns, rows = shutil.get_terminal_size()
             shown = "".join(f"\x1b[{at + 1};1H{line}\x1b[0m\x1b[K" for at, line in enumerate(frame[: rows - 1]))
             click.echo(f"{shown}\x1b[J\x1b[{rows};1H{_status_line(recording, columns)}", nl=False, color=True)
             await asyncio.sleep(pause_sec)
@@ -142,11 +142,6 @@ def frames(recording: SessionRecording, from_step: int, speed: float, idle: floa
         if event.kind == "o":
             screen.feed(event.text)
     yield screen_lines(screen), due
-
-
-def _window_size() -> tuple[int, int]:
-    size = shutil.get_terminal_size()
-    return size.columns, size.lines
 
 
 def _status_line(recording: SessionRecording, columns: int) -> str:

@@ -11,7 +11,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option, with_endpoint
-from tbench.cli.parsing.commands import TbenchCommand, argument, insert_optional_values
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, insert_optional_values, option
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
 from tbench.cli.printing import print_line, print_progress
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=TbenchCommand)
 @runs_argument("The directories of all shards (tbench run --shard I/N).")
-@click.option("--output", "-o", metavar="DIR", type=PATH_TYPE, required=True, help="A new directory for the whole run.")
-@click.option(
-    "--incomplete", is_flag=True, help="Merge even if shards or results are missing; tbench resume can complete them."
-)
+@option("--output -o DIR", "A new directory for the whole run.", PATH_TYPE, required=True)
+@flag("--incomplete", "Merge even if shards or results are missing; tbench resume can complete them.")
 @json_option
 def merge(runs: tuple[Path, ...], output: Path, incomplete: bool, as_json: bool) -> None:
     """Merge the shards of a run and print its score."""
@@ -58,7 +56,7 @@ def merge(runs: tuple[Path, ...], output: Path, incomplete: bool, as_json: bool)
 @click.command(cls=TbenchCommand)
 @argument("run", "RUN", "A run directory.", type=NAME_TYPE)
 @task_option
-@click.option("--seed", type=Integer(min=0), help="Only trials with this seed.")
+@option("--seed", "Only trials with this seed.", Integer(min=0))
 def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     """Verify stored trials again: those run with --keep or --snapshot, or with a separate verifier container."""
     from tbench.cli.execute import print_summary
@@ -162,9 +160,9 @@ class RunCommand(CommandWithRetryErrors, ConfiguredCommand[RunConfig]):
 
 
 @click.command(cls=RunCommand, configuration=RunConfig)
-@click.option("--resume", is_flag=True, help="Continue the run in --output, if it exists.")
+@flag("--resume", "Continue the run in --output, if it exists.")
 @retry_errors_option("With --resume: also retry these types of error, or all.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and start nothing.")
+@flag("--dry-run", "Print what would be done, and start nothing.")
 def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None, dry_run: bool) -> None:
     """Run tasks against a model and print the score. The API key comes from OPENAI_API_KEY."""
     from tbench.runs.admission import RetryErrors
@@ -338,19 +336,14 @@ def resume(run: Path, given: GivenSettings[RunConfig], retry_errors: str | None)
     require_run_directory(run)
     earlier = EarlierRun.read(run)
     before = earlier.document.config
-    config = given.resolve(_without_machines(before) if _gives_machines(given) else before).config
+    # Other machines replace those that the run began with.
+    gives_machines = any(value.setting.path in _MACHINE_SETTINGS for value in given.values)
+    base = before.with_values(sandbox={"engines": (), "ray": None}) if gives_machines else before
+    config = given.resolve(base).config
     _reject_changed_settings(before, stored_config(config), given)
     config = config.with_values(output={"directory": str(run)})
     earlier = replace(earlier, retry_errors=RetryErrors.parse(retry_errors, config.schedule.retry_choice))
     exit_with_outcomes([execute(config, earlier)], config.output.min_coverage)
-
-
-def _gives_machines(given: GivenSettings[RunConfig]) -> bool:
-    return any(value.setting.path in _MACHINE_SETTINGS for value in given.values)
-
-
-def _without_machines(config: RunConfig) -> RunConfig:
-    return config.with_values(sandbox={"engines": (), "ray": None})
 
 
 def _reject_changed_settings(before: RunConfig, after: RunConfig, given: GivenSettings[RunConfig]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.thoughts import step_texts
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.text import replace_unseen
 
@@ -123,8 +123,8 @@ def matches(step: Step, pattern: re.Pattern[str]) -> bool:
 
 @click.command(cls=TbenchCommand)
 @argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED.", type=NAME_TYPE)
-@click.option("--step", type=Integer(min=1), help="Show this step in full, with the screen at its end.")
-@click.option("--grep", metavar="RE", help="Only steps that match this regular expression.")
+@option("--step", "Show this step in full, with the screen at its end.", Integer(min=1))
+@option("--grep RE", "Only steps that match this regular expression.")
 def show(trial: str, step: int | None, grep: str | None) -> None:
     """Show the steps of a trial: what the model thought, typed and saw."""
     from tbench.cli.printing import coloured_line, print_coloured
@@ -256,7 +256,7 @@ _LIMITS = {
 
 @click.command(cls=TbenchCommand)
 @argument("trial", "TRIAL", "The trial, as RUN/TASK/SEED; RUN or RUN/TASK lists the failed ones.", type=NAME_TYPE)
-@click.option("--debug", "debugs", is_flag=True, help="Debug a fork of the trial from its last step on.")
+@flag("--debug", "Debug a fork of the trial from its last step on.", name="debugs")
 def why(trial: str, debugs: bool) -> None:
     """Explain a trial's outcome on one screen: failed tests, limits, format errors, tampering, the last steps."""
     from tbench.cli.printing import print_coloured

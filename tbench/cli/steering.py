@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import Command, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.cli.printing import print_json, print_line, print_table
 from tbench.errors import UsageError
@@ -173,7 +173,7 @@ def tell_and_print(to: tuple[Path, str | None], order: str, **fields: str | int 
 
 @click.command(cls=TbenchCommand)
 @run_or_trial_argument
-@click.option("--now", is_flag=True, help="Also hold the running trials, each at its next model call.")
+@flag("--now", "Also hold the running trials, each at its next model call.")
 def pause(where: str | None, now: bool) -> None:
     """Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too."""
     tell_and_print(run_and_trial(where), "pause", now=now)
@@ -225,7 +225,7 @@ def refuse(where: str, why: str) -> None:
 
 @click.command("set", cls=TbenchCommand)
 @run_argument
-@click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of concurrent trials.")
+@option("--concurrency", "New maximum number of concurrent trials.", Integer(min=1), required=True)
 def set_(where: str | None, concurrency: int) -> None:
     """Change the number of concurrent trials of a run."""
     from tbench.control.telling import tell

@@ -11,7 +11,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option, sandbox_config
-from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import Command, LazyGroup, TbenchCommand, argument, option
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
 from tbench.text import counted
@@ -53,7 +53,7 @@ _CALLS = 8
 @argument(
     "name", "NAME", "Name of the task and its directory: lowercase letters, digits, '-', '_' and '.'.", type=NAME_TYPE
 )
-@click.option("--dir", "folder", metavar="DIR", type=PATH_TYPE, default=".", help="Where to create the directory.")
+@option("--dir DIR", "Where to create the directory.", PATH_TYPE, name="folder", default=".")
 def new(name: str, folder: Path) -> None:
     """Create a small working task to start from."""
     from tbench.errors import UsageError
@@ -74,9 +74,7 @@ def new(name: str, folder: Path) -> None:
 
 @click.command(cls=TbenchCommand)
 @argument("tasks", "DIR", "A task of Terminal-Bench 1 (a directory with a task.yaml), or a directory of such tasks.")
-@click.option(
-    "--output", "-o", metavar="DIR", type=PATH_TYPE, help="A new directory for the tasks; default: DIR-converted."
-)
+@option("--output -o DIR", "A new directory for the tasks; default: DIR-converted.", PATH_TYPE)
 def convert(tasks: Path, output: Path | None) -> None:
     """Convert tasks of Terminal-Bench 1 to the current format."""
     from tbench.errors import TaskInvalid, UsageError
@@ -114,13 +112,9 @@ def convert(tasks: Path, output: Path | None) -> None:
 # `tbench task shell`, `solve` and `verify`
 
 
-_cap_add = click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
-_allow_env = click.option(
-    "--allow-env", metavar="VAR", multiple=True, help="Let the task read this variable of the environment; repeatable."
-)
-_container_proxy = click.option(
-    "--container-proxy", metavar="inherit|none|URL", help="Proxy of the sandbox, if the task has a network."
-)
+_cap_add = option("--cap-add CAP", "Add this Linux capability; repeatable.", multiple=True)
+_allow_env = option("--allow-env VAR", "Let the task read this variable of the environment; repeatable.", multiple=True)
+_container_proxy = option("--container-proxy inherit|none|URL", "Proxy of the sandbox, if the task has a network.")
 
 
 def _sandbox_options(command: Command) -> Command:
@@ -192,7 +186,7 @@ def verify(name: str, **given: Any) -> None:
 @engines_option
 @_cap_add
 @_container_proxy
-@click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
+@option("--verify/--no-verify", "Run the verifier when you leave the shell.", default=True)
 def shell(task: str, verify: bool, **given: Any) -> None:
     """Open a shell in a task's sandbox: the verifier runs when you leave it."""
     from tbench.cli.interactive import shell_session

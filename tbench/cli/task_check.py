@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tbench import exit_codes
+from tbench.cli.parsing.commands import flag, option
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_progress, print_table, print_text
@@ -35,13 +36,13 @@ _MEASURING_SETTINGS = (
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURING_SETTINGS)
-@click.option(
+@option(
     "--run/--static",
-    "runs",
+    "Also try oracle and nop in containers, or start nothing. Default: --run for one task, --static for several.",
+    name="runs",
     default=None,
-    help="Also try oracle and nop in containers, or start nothing. Default: --run for one task, --static for several.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, one per line.")
+@flag("--json", "Print one JSON object per task, one per line.", name="as_json")
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
     from tbench.cli.common import read_selected_tasks
@@ -149,22 +150,11 @@ def list_tasks(given: GivenSettings[RunConfig]) -> None:
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_MEASURING_SETTINGS)
-@click.option(
-    "-k",
-    "repetitions",
-    type=click.IntRange(1, 100),
-    metavar="INT",
-    help="Trials of each agent on each task; default: 3.",
-)
-@click.option(
-    "--without-network",
-    "offline",
-    is_flag=True,
-    help="If the oracle solves a task, also run it without network access.",
-)
-@click.option("--again", is_flag=True, help="Measure again even if these tasks and images have been measured.")
-@click.option("--page", metavar="FILE", type=PATH_TYPE, help="Also write the table as an HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, one per line.")
+@option("-k INT", "Trials of each agent on each task; default: 3.", click.IntRange(1, 100), name="repetitions")
+@flag("--without-network", "If the oracle solves a task, also run it without network access.", name="offline")
+@flag("--again", "Measure again even if these tasks and images have been measured.")
+@option("--page FILE", "Also write the table as an HTML page.", PATH_TYPE)
+@flag("--json", "Print one JSON object per task, one per line.", name="as_json")
 def calibrate(
     given: GivenSettings[RunConfig],
     repetitions: int | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument, option
 from tbench.cli.parsing.values import NAME_TYPE
 from tbench.cli.printing import print_json, print_line, print_progress
 from tbench.text import size_text
@@ -24,7 +24,7 @@ COMMANDS = {
     "show": "tbench.cli.agents.commands:show",
 }
 _name = argument("name", "NAME", "An agent's name, or a recipe.toml.", type=NAME_TYPE)
-_version = click.option("--agent-version", metavar="VERSION", help="Another version than the recipe's.")
+_version = option("--agent-version VERSION", "Another version than the recipe's.")
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tbench.cli.common import json_option, runs_argument
-from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.commands import TbenchCommand, flag, option
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import Number, OneOf
 from tbench.cli.printing import print_json, print_line, print_notes, print_text
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 OutputFormat = Literal["table", "markdown", "csv", "json"]
 
-format_option = click.option(
-    "--format", "form", type=OneOf("table", "markdown", "csv", "json"), default="table", help="Output format."
+format_option = option(
+    "--format", "Output format.", OneOf("table", "markdown", "csv", "json"), name="form", default="table"
 )
 
 
@@ -74,8 +74,8 @@ def _plain(block: Block) -> str:
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
 @runs_argument("Two or more run directories, or .jsonl files of results; the first is the base.")
-@click.option("--anyway", is_flag=True, help="Compare even if runs are unfinished or have different settings.")
-@click.option("--all-tasks", is_flag=True, help="Show every common task, not only those that differ.")
+@flag("--anyway", "Compare even if runs are unfinished or have different settings.")
+@flag("--all-tasks", "Show every common task, not only those that differ.")
 @format_option
 @json_option
 def compare(
@@ -257,18 +257,8 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 @runs_argument(
     "Run directories or .jsonl result files to estimate the noise from; ideally two with a typical difference."
 )
-@click.option(
-    "--points",
-    type=Number(0.0, 100.0, min_open=True),
-    default=3.0,
-    help="The difference to detect, in percentage points.",
-)
-@click.option(
-    "--power",
-    type=Number(0.5, 1.0, min_open=True, max_open=True),
-    default=0.8,
-    help="The probability of detecting it.",
-)
+@option("--points", "The difference to detect, in percentage points.", Number(0.0, 100.0, min_open=True), default=3.0)
+@option("--power", "The probability of detecting it.", Number(0.5, 1.0, min_open=True, max_open=True), default=0.8)
 @format_option
 @json_option
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:

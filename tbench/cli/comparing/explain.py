@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option
-from tbench.cli.parsing.commands import TbenchCommand, argument
+from tbench.cli.parsing.commands import TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import print_coloured, print_progress, print_text, table_lines
 from tbench.errors import UsageError
@@ -23,23 +23,21 @@ _WORDS_SHOWN = 100
 
 @click.command(cls=TbenchCommand)
 @argument("run", "RUN", "A run directory, or a .jsonl file of results.")
-@click.option(
-    "--against",
-    metavar="RUN|last-good",
-    type=PATH_TYPE,
+@option(
+    "--against RUN|last-good",
+    "The run to compare with; repeatable: all count together. `last-good`: the earlier good runs in RUN's folder.",
+    PATH_TYPE,
     multiple=True,
-    help="The run to compare with; repeatable: all count together. `last-good`: the earlier good runs in RUN's folder.",
 )
-@click.option("--all-trials", is_flag=True, help="Show every failed trial with its cause.")
-@click.option(
-    "--confirm",
-    "forks",
-    metavar="N",
-    type=Integer(min=1),
-    help="Test the causes: remove each one, and repeat failed trials from the step where it struck, in at most N "
+@flag("--all-trials", "Show every failed trial with its cause.")
+@option(
+    "--confirm N",
+    "Test the causes: remove each one, and repeat failed trials from the step where it struck, in at most N "
     "containers. The cost is printed first.",
+    Integer(min=1),
+    name="forks",
 )
-@click.option("--base-url", metavar="URL", help="With --confirm, the endpoint to ask.  [default: the runs' own]")
+@option("--base-url URL", "With --confirm, the endpoint to ask.  [default: the runs' own]")
 @json_option
 def explain(
     run: Path, against: tuple[Path, ...], all_trials: bool, forks: int | None, base_url: str | None, as_json: bool

@@ -105,14 +105,11 @@ def _foot(state: PaneState) -> tuple[list[Text], Corner | None]:
     width = state.columns
     if state.prompt is not None:
         return _asking(state.prompt, Size(width, max(2, state.rows // 3)))
-    keys = _typing_line() if state.is_typing else _keys_line(width)
+    typing = Text(f"keys go to the trial's terminal; {RELEASE_KEY} returns it", style="bold", no_wrap=True)
+    keys = typing if state.is_typing else _keys_line(width)
     message = Text(visible_line(state.message), style="red" if state.is_error else "", no_wrap=True)
     message.truncate(width, overflow="ellipsis")
     return fit_to_size([keys, message], Size(width, 2)), None
-
-
-def _typing_line() -> Text:
-    return Text(f"keys go to the trial's terminal; {RELEASE_KEY} returns it", style="bold", no_wrap=True)
 
 
 def _keys_line(width: int) -> Text:

@@ -51,6 +51,21 @@ def argument(
     return click.argument(name, cls=Argument, metavar=metavar, help=help, **attrs)
 
 
+def option(
+    usage: str, help: str, type: click.ParamType[Any] | type | None = None, *, name: str = "", **attrs: Any
+) -> Callable[[Command], Command]:
+    """Return an option, written as in the help: `--output -o DIR`. `name` is that of its parameter, if it differs."""
+    words = usage.split()
+    flags = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(flags) :]) or None
+    return click.option(*flags, *filter(None, [name]), metavar=metavar, type=type, help=help, **attrs)
+
+
+def flag(usage: str, help: str, *, name: str = "", **attrs: Any) -> Callable[[Command], Command]:
+    """Return an option without a value."""
+    return option(usage, help, name=name, is_flag=True, **attrs)
+
+
 def insert_optional_values(arguments: list[str], options: Mapping[str, Callable[[list[str]], str]]) -> list[str]:
     """Return a copy of the arguments in which options with an optional value are written as `--name=VALUE`.
 

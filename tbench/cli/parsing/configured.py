@@ -99,12 +99,14 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, panel in self.panels(ctx):
-            rows = [self._row(each) if isinstance(each, Setting) else _own_record(each, ctx) for each in panel]
+            rows = [self._record(each, ctx) for each in panel]
             _panel(formatter, title, [row for row in rows if row is not None])
 
-    def _row(self, setting: Setting) -> tuple[str, str]:
-        names, help = _record(setting, asks_model=self._asks_model)
-        return names, help + (_shown_default(setting) if self.shows_defaults else "")
+    def _record(self, row: Setting | click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+        if isinstance(row, Setting):
+            names, help = _record(row, asks_model=self._asks_model)
+            return names, help + (_shown_default(row) if self.shows_defaults else "")
+        return row.record(ctx) if isinstance(row, Argument) else row.get_help_record(ctx)
 
 
 COST_SETTINGS = {each.path for each in iter_settings(RunConfig) if each.section == "cost"}
@@ -266,10 +268,6 @@ def _help_all_option(count: int) -> click.Option:
 
     about = f"Show all {count} options and exit."
     return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=about)
-
-
-def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
-    return parameter.record(ctx) if isinstance(parameter, Argument) else parameter.get_help_record(ctx)
 
 
 def _record(setting: Setting, *, asks_model: bool) -> tuple[str, str]:

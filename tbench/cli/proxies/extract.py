@@ -8,6 +8,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import with_endpoint
+from tbench.cli.parsing.commands import flag, option
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_notes, print_text
@@ -16,9 +17,9 @@ from tbench.proxies.replay.generation.settings import ReplayConfig
 
 
 @click.command(cls=ConfiguredCommand, configuration=ExtractConfig)
-@click.option("--resume", is_flag=True, help="Continue the extraction in --output: request the missing replies.")
-@click.option("--score", metavar="DIR", type=PATH_TYPE, help="Only score the replies stored in DIR.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@flag("--resume", "Continue the extraction in --output: request the missing replies.")
+@option("--score DIR", "Only score the replies stored in DIR.", PATH_TYPE)
+@flag("--json", "Print one JSON object instead of tables.", name="as_json")
 def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
     """Ask for one reply per task and seed; count those that contain a command; nothing is executed."""
     from tbench.proxies.extraction.score import make_rewards, score_directory
@@ -48,8 +49,8 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
 
 
 @click.command("run", cls=ConfiguredCommand, configuration=ReplayConfig)
-@click.option("--resume", is_flag=True, help="Continue the replay in --output: request the missing replies.")
-@click.option("--skip-if-exists", is_flag=True, help="Do nothing if --output has a result.")
+@flag("--resume", "Continue the replay in --output: request the missing replies.")
+@flag("--skip-if-exists", "Do nothing if --output has a result.")
 def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists: bool) -> None:
     """Ask a model for its next action at every step of recorded conversations, and store and score its replies."""
     from tbench.cli.proxies.generation import execute, say

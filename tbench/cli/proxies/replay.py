@@ -10,7 +10,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument
-from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument
+from tbench.cli.parsing.commands import LazyGroup, TbenchCommand, argument, flag, option
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_json, print_line, print_lines, print_text
 from tbench.text import counted
@@ -50,23 +50,14 @@ _SHOWN = 10
     "Run directories, trajectory.json files (tbench or ATIF), or JSONL with one conversation per line.",
     required=True,
 )
-@click.option("--output", "-o", metavar="DATASET.jsonl", type=PATH_TYPE, required=True, help="The dataset to write.")
-@click.option(
-    "--only",
-    type=OneOf("passed", "all"),
-    default="passed",
-    help="Which trials of a run, by the verdict in their result.json.",
+@option("--output -o DATASET.jsonl", "The dataset to write.", PATH_TYPE, required=True)
+@option(
+    "--only", "Which trials of a run, by the verdict in their result.json.", OneOf("passed", "all"), default="passed"
 )
-@click.option("--include-invalid-refs", is_flag=True, help="Also make steps of replies without a JSON object.")
-@click.option("--include-empty-command-refs", is_flag=True, help="Also make steps of replies without a command.")
-@click.option(
-    "--dev",
-    metavar="N",
-    type=Integer(min=0),
-    default=0,
-    help="Also write a development set with the records of N conversations.",
-)
-@click.option("--seed", type=Integer(), default=42, help="Random seed for choosing these conversations.")
+@flag("--include-invalid-refs", "Also make steps of replies without a JSON object.")
+@flag("--include-empty-command-refs", "Also make steps of replies without a command.")
+@option("--dev N", "Also write a development set with the records of N conversations.", Integer(min=0), default=0)
+@option("--seed", "Random seed for choosing these conversations.", Integer(), default=42)
 def build(
     conversations: tuple[Path, ...],
     output: Path,
@@ -116,25 +107,15 @@ def _print(built: BuildReport) -> None:
 
 # `tbench replay score`
 
-dataset_option = click.option(
-    "--dataset", metavar="RECORDS.jsonl", type=PATH_TYPE, help="The dataset; default: the one named in replay.json."
-)
-metric_revision_option = click.option(
-    "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; default: v2."
-)
+dataset_option = option("--dataset RECORDS.jsonl", "The dataset; default: the one named in replay.json.", PATH_TYPE)
+metric_revision_option = option("--metric-revision", "Revision of the metric; default: v2.", OneOf("v0", "v1", "v2"))
 
 
 @click.command(cls=TbenchCommand)
 @argument("path", "PATH", "A replay directory, its responses.jsonl, or a result file.")
 @dataset_option
 @metric_revision_option
-@click.option(
-    "--output",
-    "-o",
-    metavar="RESULT.json",
-    type=PATH_TYPE,
-    help="Where to write the result; default: beside the replies.",
-)
+@option("--output -o RESULT.json", "Where to write the result; default: beside the replies.", PATH_TYPE)
 @json_option
 def score(
     path: Path, dataset: Path | None, metric_revision: Revision | None, output: Path | None, as_json: bool
@@ -223,9 +204,7 @@ def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
 
 @click.command(cls=TbenchCommand)
 @runs_argument("The directories of all shards (--shard I/N).")
-@click.option(
-    "--output", "-o", metavar="DIR", type=PATH_TYPE, required=True, help="A new directory for the whole replay."
-)
+@option("--output -o DIR", "A new directory for the whole replay.", PATH_TYPE, required=True)
 @dataset_option
 @metric_revision_option
 @json_option
@@ -249,8 +228,8 @@ def merge(
 
 @click.command(cls=TbenchCommand)
 @argument("paths", "DIR...", "Replay directories, or folders with such directories or result files.", required=True)
-@click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="Output format.")
-@click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
+@option("--format", "Output format.", OneOf("markdown", "csv", "json"), name="form", default="markdown")
+@flag("--mixed", "Rank results of different datasets or metric revisions together.")
 def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
     """Rank replay results: 100 x mean F1, one row per model with its newest result."""
     from tbench.proxies.replay.scoring.leaderboard import as_csv, as_json, as_markdown
@@ -270,24 +249,19 @@ Side = Mapping[str, "ModelScore"]
 
 @click.command(cls=TbenchCommand)
 @argument("proxies", "PROXY...", "Results of a proxy: directories, CSV or JSONL.", required=True)
-@click.option(
-    "--executed",
-    metavar="RUN",
-    type=PATH_TYPE,
-    multiple=True,
-    required=True,
-    help="A run directory, or CSV or JSONL of scores; repeatable.",
+@option(
+    "--executed RUN", "A run directory, or CSV or JSONL of scores; repeatable.", PATH_TYPE, multiple=True, required=True
 )
-@click.option(
+@option(
     "--by",
-    type=OneOf("model", "name"),
+    "Match scores by the model's id, or by the name of the run or result.",
+    OneOf("model", "name"),
     default="model",
-    help="Match scores by the model's id, or by the name of the run or result.",
 )
-@click.option("--names", metavar="FILE", type=PATH_TYPE, help="Map names to other names: a JSON object or a CSV.")
-@click.option("--field", metavar="PATH", help="Field with the proxy's score: a dotted path, or a column of a table.")
-@click.option("--mixed", is_flag=True, help="Combine proxies of different datasets or metric revisions.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@option("--names FILE", "Map names to other names: a JSON object or a CSV.", PATH_TYPE)
+@option("--field PATH", "Field with the proxy's score: a dotted path, or a column of a table.")
+@flag("--mixed", "Combine proxies of different datasets or metric revisions.")
+@flag("--json", "Print one JSON object.", name="as_json")
 def correlate(
     proxies: tuple[Path, ...],
     executed: tuple[Path, ...],
