@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from tbench.errors import UsageError
 from tbench.explaining.trials import Side, side_of
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
+from tbench.history.records import RunReader
 from tbench.history.rows import RunRow
 from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Shift
+from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned, is_run
+from tbench.storage.summaries import make_summary
 
 # The gate's verdict on each run of a series at the time when it was the last one.
 
@@ -117,8 +120,60 @@ def _alarm_spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSp
         yield AlarmSpan(path[start].name, path[end - 1].name, names, over, shift)
 
 
-_RUNS_KEPT = 4
-"""Number of stored runs held in memory: a run, those it is compared with, and one to spare."""
+_RUNS_KEPT, _RESULTS_KEPT = 4, 30_000
+"""Number of runs held in memory in any case (a run, those it is compared with, and one to spare), and of results of
+all runs up to which more are held."""
+
+
+@dataclass(slots=True)
+class _KeptRun:
+    stamp: str
+    stored: StoredRun
+    summary: Summary | None = None
+    side: Side | None = None
+
+
+class KeptRuns(RunReader):
+    """Reads and summarises runs once for the index and for their pages, as long as they fit into memory."""
+
+    def __init__(self, summarise: Callable[[StoredRun], Summary] = make_summary) -> None:
+        self._summarise = summarise
+        self._kept: dict[Path, _KeptRun] = {}
+        """The last used run is the last one."""
+
+    def _run(self, path: Path) -> _KeptRun:
+        """Read a run, unless it was read when its files had the same stamp."""
+        try:
+            known = stamp(path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME))
+        except OSError:
+            known = ""  # reading raises RunUnreadable, with the reason
+        kept = self._kept.pop(path, None)
+        self._kept[path] = run = kept if kept and kept.stamp == known else _KeptRun(known, read_run(path))
+        while len(self._kept) > _RUNS_KEPT and self._results > _RESULTS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return run
+
+    @property
+    def _results(self) -> int:
+        return sum(len(each.stored.results) for each in self._kept.values())
+
+    def stored(self, path: Path) -> StoredRun:
+        return self._run(path).stored
+
+    def summary(self, run: StoredRun) -> Summary:
+        kept = self._run(run.path)
+        if kept.stored is not run:  # changed meanwhile
+            return self._summarise(run)
+        kept.summary = kept.summary or self._summarise(run)
+        return kept.summary
+
+    def side(self, path: Path) -> Side:
+        """Return a run as a side of explanations. Raises RunUnreadable, and UsageError like `side_of`."""
+        kept = self._run(path)
+        for unused in [*self._kept.values()][:-_RUNS_KEPT]:
+            unused.side = None
+        kept.side = kept.side or side_of(kept.stored)
+        return kept.side
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +298,9 @@ class Site:
     runs: tuple[SiteRun, ...]
     """Newest first; runs without a known start time last."""
     series: tuple[RunSeries, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """Files that could not be read, one sentence each."""
+    kept: KeptRuns
 
     @cached_property
     def _series_of(self) -> Mapping[str, RunSeries]:
@@ -271,12 +327,12 @@ class Site:
         return self._series_of[run.slug]
 
     def read_run(self, run: SiteRun) -> StoredRun:
-        """Read the run from its directory. Raises RunUnreadable."""
-        return _read(run.row.path, stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME)))
+        """Return the run as it is stored. Raises RunUnreadable."""
+        return self.kept.stored(run.row.path)
 
     def side(self, run: SiteRun) -> Side:
         """Return the run as a side of explanations. Raises RunUnreadable, and UsageError like `side_of`."""
-        return _side(run.row.path, stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME)))
+        return self.kept.side(run.row.path)
 
     def last_good_before(self, run: SiteRun) -> SiteRun | None:
         """Return the last run of the series before this one that ended with enough coverage and is in no drop."""
@@ -310,20 +366,12 @@ class Site:
         return {name: tuple(runs) for name, runs in found.items()}
 
 
-@lru_cache(maxsize=_RUNS_KEPT)
-def _read(path: Path, _known: str) -> StoredRun:
-    """Read a run, unless it was read when its files had the same stamp."""
-    return read_run(path)
-
-
-@lru_cache(maxsize=_RUNS_KEPT)
-def _side(path: Path, known: str) -> Side:
-    """Read a run as a side of explanations, unless that was done when its files had the same stamp."""
-    return side_of(_read(path, known))
-
-
 def gather(
-    history: RunHistory, roots: Sequence[Path], lanes: Iterable[NightlySeries] = (), notes: Sequence[str] = ()
+    history: RunHistory,
+    roots: Sequence[Path],
+    lanes: Iterable[NightlySeries] = (),
+    notes: Sequence[str] = (),
+    kept: KeptRuns | None = None,
 ) -> Site:
     """Gather all runs below `roots` from the index; the runs of each of `lanes` form one series."""
     known = list(lanes)
@@ -340,7 +388,7 @@ def gather(
         )
         for row in rows
     )
-    return Site(history, runs, tuple(_series(history, runs, known)), tuple(notes))
+    return Site(history, runs, tuple(_series(history, runs, known)), tuple(notes), kept or KeptRuns())
 
 
 def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[NightlySeries]) -> Iterable[RunSeries]:

@@ -30,7 +30,7 @@ from reports.page_paths import (
 )
 from reports.run import page as run
 from reports.site import night, overview, series
-from reports.site.content import NightlySeries, Site, SiteRun, gather
+from reports.site.content import KeptRuns, NightlySeries, Site, SiteRun, gather
 from reports.trial.page import trial_files
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_atomically
@@ -82,8 +82,9 @@ def write_site(
         if not root.is_dir():
             raise UsageError(f"{root}: no such directory; give directories of runs")
     with RunHistory.open(index or default_index(roots)) as history:
-        changes = history.update(*roots)
-        site = gather(history, roots, lanes, (*history.notes, *changes.notes))
+        kept = KeptRuns(run.page_summary)
+        changes = history.update(*roots, reader=kept)
+        site = gather(history, roots, lanes, (*history.notes, *changes.notes), kept)
         _check_out(out, roots, [each.row.path for each in site.runs])
         try:
             if not (out / MARKER_NAME).is_file():
@@ -162,7 +163,7 @@ class _Writing:
         if written == fresh:
             return
         stored = self._site.read_run(each)
-        summary = run.page_summary(stored)
+        summary = self._site.kept.summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:
             self._put(compare_data(each.slug), comparison.data(self._site, each))

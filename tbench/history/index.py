@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
+from tbench.history.records import RunReader
 from tbench.history.rows import Changes, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.update import IndexPaths, IndexUpdate, Progress
 from tbench.scores.cost import Cost
@@ -95,25 +96,26 @@ class RunHistory:
     def close(self) -> None:
         self._connection.close()
 
-    def update(self, *roots: Path, progress: Progress | None = None) -> Changes:
+    def update(self, *roots: Path, progress: Progress | None = None, reader: RunReader | None = None) -> Changes:
         """Read new and changed run directories at or below `roots`, and remove from the index those that are gone.
 
         Runs are removed only if their root exists and their disk is mounted. Each run is one transaction: if the
         process is killed, the index stays intact, and the next update completes it. Raises UsageError.
         """
         try:
-            return self._update_once(roots, progress)
+            return self._update_once(roots, progress, reader)
         except DamagedIndex:
             self.close()
             replace_damaged(self.file)
             self._connection, _ = connect(self.file)
-            changes = self._update_once(roots, progress)
+            changes = self._update_once(roots, progress, reader)
             note = f"{self.file}: was damaged, and was rebuilt from the run directories"
             return replace(changes, notes=(note, *changes.notes))
 
-    def _update_once(self, roots: Iterable[Path], progress: Progress | None) -> Changes:
+    def _update_once(self, roots: Iterable[Path], progress: Progress | None, reader: RunReader | None) -> Changes:
         with sqlite_errors(self.file):
-            return IndexUpdate(self._connection, self._paths, progress)([root.resolve() for root in roots])
+            update = IndexUpdate(self._connection, self._paths, progress, reader or RunReader())
+            return update([root.resolve() for root in roots])
 
     def clear(self) -> None:
         """Empty the index; the next update reads every directory again. Raises UsageError."""

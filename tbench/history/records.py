@@ -36,12 +36,24 @@ class RunRecord:
     trials: list[Row]
 
 
-def read_record(path: Path) -> RunRecord:
-    """Read a run directory and summarise it like `tbench summary`. Raises UsageError."""
-    stored = read_run(path)
+class RunReader:
+    """Reads and summarises runs for an index, like `tbench summary`."""
+
+    def stored(self, path: Path) -> StoredRun:
+        """Read a run directory. Raises RunUnreadable."""
+        return read_run(path)
+
+    def summary(self, run: StoredRun) -> Summary:
+        """Summarise a run. Raises UsageError."""
+        return make_summary(run, intervals=False)
+
+
+def read_record(path: Path, reader: RunReader) -> RunRecord:
+    """Read the rows on a run. Raises UsageError."""
+    stored = reader.stored(path)
     if not stored.planned_tasks or not stored.planned_seeds:
         raise RunUnreadable(f"{path}: its plan has no tasks or no seeds")
-    summary = make_summary(stored, intervals=False)
+    summary = reader.summary(stored)
     finals = final_results(stored.results)
     trials = list(_trials(stored, summary, finals))
     return RunRecord(

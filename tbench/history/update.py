@@ -14,7 +14,7 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.history.database import make_tables, transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
-from tbench.history.records import PROXIES, ProxyRecord, Row, RunRecord, read_proxy, read_record
+from tbench.history.records import PROXIES, ProxyRecord, Row, RunReader, RunRecord, read_proxy, read_record
 from tbench.history.rows import Changes
 from tbench.text import counted, names_text, one_line
 
@@ -25,12 +25,12 @@ UNSTORABLE = (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError)
 _DATASET_COLUMNS = ("name", "version", "source", "url", "commit", "digest", "tasks")
 
 
-def read_directory(found: FoundDirectory) -> StoreFunction:
+def read_directory(found: FoundDirectory, reader: RunReader) -> StoreFunction:
     """Read a directory; return a function that stores it. Raises UsageError."""
     if found.manifest in PROXIES:
         proxy = read_proxy(found.path, found.manifest)
         return lambda connection, path: store_proxy(connection, path, proxy)
-    run = read_record(found.path)
+    run = read_record(found.path, reader)
     return lambda connection, path: store_run(connection, path, run)
 
 
@@ -128,9 +128,12 @@ class IndexPaths:
 class IndexUpdate:
     """One update of an index. Call it once."""
 
-    def __init__(self, connection: sqlite3.Connection, paths: IndexPaths, progress: Progress | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, paths: IndexPaths, progress: Progress | None, reader: RunReader
+    ) -> None:
         self._connection = connection
         self._paths = paths
+        self._reader = reader
         self._progress = progress or (lambda read, of: None)
         self._counts: Counter[str] = Counter()
         self._notes: list[str] = []
@@ -175,7 +178,7 @@ class IndexUpdate:
         stored = self._paths.to_stored(each.path)
         try:
             with storable(each.path):
-                store = read_directory(each)
+                store = read_directory(each, self._reader)
                 with transaction(self._connection):
                     store(self._connection, stored)
                     self._store_directory(stored, each, None)
