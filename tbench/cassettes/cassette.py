@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import ContextLimitReached
-from harness.trajectory import Reply, ToolCall
+from harness.trajectory import Reply
 from tbench.divergence import normalised_line
 
 CASSETTE_VERSION = 1
@@ -186,12 +186,11 @@ def answer_body(path: str, reply: Reply | ContextLimitReached, model: str) -> tu
 def _message(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.content, "reasoning": reply.reasoning}
     if reply.tool_calls:
-        message["tool_calls"] = [_call(call) for call in reply.tool_calls]
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
     return message
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
@@ -258,7 +257,7 @@ class AnswerLookup:
             key=lambda each: (
                 common(each.messages, asked),
                 -abs(len(each.messages) - len(asked)),
-                -_count_differences(each.request, request),
+                -len(_differing(each.request, request)),
             ),
         )
         return _describe_difference(nearest, asked, request, common(nearest.messages, asked))
@@ -297,9 +296,10 @@ def _common(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
     return min(len(recorded), len(asked))
 
 
-def _count_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
-    names = (recorded.keys() | asked.keys()) - {"messages"}
-    return sum(recorded.get(name) != asked.get(name) for name in names)
+def _differing(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields that differ, except messages."""
+    names = sorted((recorded.keys() | asked.keys()) - {"messages"})
+    return [name for name in names if recorded.get(name) != asked.get(name)]
 
 
 def _describe_difference(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any], at: int) -> str:
@@ -309,9 +309,9 @@ def _describe_difference(nearest: RecordedAnswer, asked: Sequence[Any], request:
     if at < len(nearest.messages):
         mine = _describe_message(asked[at]) if at < len(asked) else "nothing"
         return f"message {at + 1} differs: {mine} where {_describe_message(nearest.messages[at])} was recorded"
-    for name in sorted((nearest.request.keys() | request.keys()) - {"messages"}):
-        if (now := request.get(name)) != (before := nearest.request.get(name)):
-            return f"{name} differs: {_shown(now)} where {_shown(before)} was recorded"
+    if differing := _differing(nearest.request, request):
+        now, before = request.get(differing[0]), nearest.request.get(differing[0])
+        return f"{differing[0]} differs: {_shown(now)} where {_shown(before)} was recorded"
     return "it differs in a way that JSON does not show"
 
 

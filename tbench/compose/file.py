@@ -20,6 +20,7 @@ from tbench.compose.project import (
     ServiceMount,
     TrialNetwork,
     TrialVolume,
+    network_owner,
 )
 from tbench.compose.services import ReadService, ServiceReader
 from tbench.compose.variables import RequestedVariable, Variables
@@ -102,7 +103,7 @@ def _read(path: Path, text: bytes, variables: Variables, notices: Notices, task:
         root.fail("has no services")
     nodes = entries["services"].mapping()
     for node in nodes.values():
-        _require_name(node)
+        YamlNode(node.file, node.key, node.line, node.key.partition(".")[2]).name()
     reader = ServiceReader(TaskFolder(path.parent, task), variables, notices)
     read = {name: reader.read(name, node) for name, node in nodes.items()}
     services = _link_services(read)
@@ -113,10 +114,6 @@ def _read(path: Path, text: bytes, variables: Variables, notices: Notices, task:
     services = sort_by_needs(services, nodes)
     networks = _networks(entries.get("networks"), services, nodes, notices)
     return Project(services, networks, _volumes(entries.get("volumes"), services, nodes, notices))
-
-
-def _require_name(node: YamlNode) -> None:
-    YamlNode(node.file, node.key, node.line, node.key.partition(".")[2]).name()
 
 
 def _link_services(read: Mapping[str, ReadService]) -> dict[str, Service]:
@@ -149,21 +146,12 @@ def _require_different_ports(
     """Check that no two services use the same port, of the machine or of a network that they share."""
     published = ((name, "on the machine", port) for name, each in read.items() for port in each.published)
     shared = (
-        (each.name, f"in the network of {_network_owner(each, services)}", port)
+        (each.name, f"in the network of {network_owner(services, each).name}", port)
         for each in services.values()
         for port in each.ports
     )
     _require_different(published, nodes)
     _require_different(shared, nodes)
-
-
-def _network_owner(service: Service, services: Mapping[str, Service]) -> str:
-    """Return the name of the service whose network a service uses in the end; its own if it shares none."""
-    seen = {service.name}
-    while (other := service.shares_network_of) in services and other not in seen:
-        seen.add(str(other))
-        service = services[str(other)]
-    return service.name
 
 
 def _require_different(ports: Iterable[tuple[str, str, str]], nodes: Mapping[str, YamlNode]) -> None:

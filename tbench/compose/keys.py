@@ -98,14 +98,17 @@ class Notices:
 
     def table(
         self,
-        node: YamlNode,
+        node: YamlNode | None,
         known: Collection[str],
         ignored: Mapping[str, str] | None = None,
         unsupported: Collection[str] = (),
     ) -> dict[str, YamlNode]:
-        """Return the supported entries of a mapping, and record the others. Raises TaskInvalid for unknown keys."""
+        """Return the supported entries of a mapping, and record the others; empty for a missing one.
+
+        Raises TaskInvalid for unknown keys.
+        """
         ignored = ignored or {}
-        found = node.table({*known, *ignored, *unsupported})
+        found = {} if node is None else node.table({*known, *ignored, *unsupported})
         for key, value in found.items():
             if key in ignored:
                 self.ignored[value.key] = ignored[key]

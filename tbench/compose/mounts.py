@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tbench.compose.keys import Notices, size_bytes
@@ -32,27 +31,90 @@ class TaskFolder:
 
 
 @dataclass(frozen=True)
-class Volumes:
-    """Parsed value of a service's key `volumes`."""
+class VolumeReader:
+    """Reads the volumes of one service. Methods raise TaskInvalid."""
 
-    mounts: tuple[ServiceMount, ...]
-    tmpfs: Mapping[str, str]
+    service: str
+    folder: TaskFolder
+    notices: Notices
+    mounts: list[ServiceMount] = field(default_factory=list)
+    tmpfs: dict[str, str] = field(default_factory=dict)
     """Options by path."""
 
+    def read(self, node: YamlNode) -> None:
+        """Add what the key `volumes` mounts."""
+        for item in node.items():
+            mount = self._read_long(item) if item.is_mapping else self._read_short(item)
+            if mount is not None:
+                self.mounts.append(mount)
+        targets = [*(mount.target for mount in self.mounts), *self.tmpfs]
+        if twice := next((target for target in targets if targets.count(target) > 1), None):
+            node.fail(f"mounts two volumes at {twice}")
 
-def read_volumes(node: YamlNode, service: str, folder: TaskFolder, notices: Notices) -> Volumes:
-    """Parse the key `volumes`. Raises TaskInvalid."""
-    mounts: list[ServiceMount] = []
-    tmpfs: dict[str, str] = {}
-    for item in node.items():
-        if item.is_mapping:
-            _read_long(item, service, folder, notices, mounts, tmpfs)
-        elif (mount := _read_short(item, service, folder, notices)) is not None:
-            mounts.append(mount)
-    targets = [*(mount.target for mount in mounts), *tmpfs]
-    if twice := next((target for target in targets if targets.count(target) > 1), None):
-        node.fail(f"mounts two volumes at {twice}")
-    return Volumes(tuple(mounts), tmpfs)
+    def _read_short(self, node: YamlNode) -> ServiceMount | None:
+        parts = node.text().split(":")
+        if len(parts) == 1:
+            return ServiceMount("anonymous", "", _target(node, parts[0]))
+        if len(parts) > 3:
+            node.fail(f"has to be SOURCE:TARGET[:OPTIONS] (got {node.text()!r})")
+        options = set(parts[2].split(",")) if len(parts) == 3 else set[str]()
+        if unknown := sorted(options - _OPTIONS):
+            node.fail(f"unknown option {unknown[0]!r}; known options: {', '.join(sorted(_OPTIONS))}")
+        target = _target(node, parts[1])
+        if not parts[0].startswith((".", "/", "~", f"{MAIN_LOGS_PLACEHOLDER}/")):
+            return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
+        return self._path(node, parts[0], target, read_only="ro" in options)
+
+    def _read_long(self, node: YamlNode) -> ServiceMount | None:
+        folder, notices = self.folder, self.notices
+        entries = notices.table(node, _LONG, _LONG_IGNORED)
+        if "type" not in entries or "target" not in entries:
+            node.fail("needs type and target")
+        kind = entries["type"].one_of(("volume", "bind", "tmpfs", "npipe", "cluster", "image"))
+        target = _target(entries["target"], entries["target"].text())
+        read_only = "read_only" in entries and entries["read_only"].boolean()
+        source = entries["source"].text() if "source" in entries else ""
+        if kind == "tmpfs":
+            self.tmpfs[target] = _tmpfs_options(entries["tmpfs"], notices) if "tmpfs" in entries else ""
+            return None
+        if kind == "volume":
+            options = notices.table(entries.get("volume"), {"nocopy"}, unsupported={"subpath"})
+            no_copy = "nocopy" in options and options["nocopy"].boolean()
+            return ServiceMount("volume" if source else "anonymous", source, target, read_only, no_copy)
+        if kind != "bind":
+            notices.add_unsupported(entries["type"], kind)
+            return None
+        if "bind" in entries:
+            ignored = dict.fromkeys(("selinux", "propagation", "recursive"), "files are copied, not bound")
+            options = notices.table(entries["bind"], {"create_host_path"}, ignored)
+            makes_source = "create_host_path" not in options or options["create_host_path"].boolean()
+            if source and not makes_source and folder.relative(source) and not (folder.path / source).exists():
+                node.fail(f"{source}: no such file or folder in the task, and create_host_path is false")
+        return self._path(node, source or node.fail("needs a source"), target, read_only=read_only)
+
+    def _path(self, node: YamlNode, source: str, target: str, *, read_only: bool) -> ServiceMount | None:
+        """Return the mount of a path: a copy if it is in the task, otherwise a path of the host.
+
+        As in Compose, a path that does not exist is an empty folder.
+        """
+        folder, notices = self.folder, self.notices
+        top, _, below = source.partition("/")
+        if top == MAIN_LOGS_PLACEHOLDER:
+            if self.service == MAIN:
+                notices.ignored[node.key] = "tbench collects the logs of main itself"
+                return None
+            if below not in SHARED_LOGS:
+                notices.add_unsupported(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
+                return None
+            return ServiceMount("volume", f"{MAIN_LOGS_PLACEHOLDER}-{below}", target, read_only)
+        if source.startswith("~"):
+            notices.add_host_access(node, source)
+            return ServiceMount("host", str(Path(source).expanduser()), target, read_only)
+        inside = folder.relative(source)
+        if inside is None or source.endswith(_SOCKETS):
+            notices.add_host_access(node, source)
+            return ServiceMount("host", posixpath.normpath(folder.path / source), target, read_only)
+        return ServiceMount("copy", inside, target, read_only)
 
 
 def read_tmpfs(node: YamlNode) -> dict[str, str]:
@@ -62,57 +124,6 @@ def read_tmpfs(node: YamlNode) -> dict[str, str]:
         path, _, options = text.partition(":")
         found[_target(node, path)] = options
     return found
-
-
-def _read_short(node: YamlNode, service: str, folder: TaskFolder, notices: Notices) -> ServiceMount | None:
-    parts = node.text().split(":")
-    if len(parts) == 1:
-        return ServiceMount("anonymous", "", _target(node, parts[0]))
-    if len(parts) > 3:
-        node.fail(f"has to be SOURCE:TARGET[:OPTIONS] (got {node.text()!r})")
-    options = set(parts[2].split(",")) if len(parts) == 3 else set[str]()
-    if unknown := sorted(options - _OPTIONS):
-        node.fail(f"unknown option {unknown[0]!r}; known options: {', '.join(sorted(_OPTIONS))}")
-    target = _target(node, parts[1])
-    if not parts[0].startswith((".", "/", "~", f"{MAIN_LOGS_PLACEHOLDER}/")):
-        return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
-    return _path_mount(node, parts[0], target, service, folder, notices, read_only="ro" in options)
-
-
-def _read_long(
-    node: YamlNode,
-    service: str,
-    folder: TaskFolder,
-    notices: Notices,
-    mounts: list[ServiceMount],
-    tmpfs: dict[str, str],
-) -> None:
-    entries = notices.table(node, _LONG, _LONG_IGNORED)
-    if "type" not in entries or "target" not in entries:
-        node.fail("needs type and target")
-    kind = entries["type"].one_of(("volume", "bind", "tmpfs", "npipe", "cluster", "image"))
-    target = _target(entries["target"], entries["target"].text())
-    read_only = "read_only" in entries and entries["read_only"].boolean()
-    source = entries["source"].text() if "source" in entries else ""
-    if kind == "tmpfs":
-        tmpfs[target] = _tmpfs_options(entries["tmpfs"], notices) if "tmpfs" in entries else ""
-    elif kind == "volume":
-        options = notices.table(entries["volume"], {"nocopy"}, unsupported={"subpath"}) if "volume" in entries else {}
-        no_copy = "nocopy" in options and options["nocopy"].boolean()
-        mounts.append(ServiceMount("volume" if source else "anonymous", source, target, read_only, no_copy))
-    elif kind == "bind":
-        if "bind" in entries:
-            ignored = dict.fromkeys(("selinux", "propagation", "recursive"), "files are copied, not bound")
-            options = notices.table(entries["bind"], {"create_host_path"}, ignored)
-            makes_source = "create_host_path" not in options or options["create_host_path"].boolean()
-            if source and not makes_source and folder.relative(source) and not (folder.path / source).exists():
-                node.fail(f"{source}: no such file or folder in the task, and create_host_path is false")
-        if not source:
-            node.fail("needs a source")
-        if (mount := _path_mount(node, source, target, service, folder, notices, read_only=read_only)) is not None:
-            mounts.append(mount)
-    else:
-        notices.add_unsupported(entries["type"], kind)
 
 
 def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
@@ -125,32 +136,6 @@ def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
             mode.fail(f"has to be an octal mode (got {mode.text()!r})")
         options.append(f"mode={text}")
     return ",".join(options)
-
-
-def _path_mount(
-    node: YamlNode, source: str, target: str, service: str, folder: TaskFolder, notices: Notices, *, read_only: bool
-) -> ServiceMount | None:
-    """Return the mount of a path: a copy if it is in the task, otherwise a path of the host.
-
-    As in Compose, a path that does not exist is an empty folder.
-    """
-    top, _, below = source.partition("/")
-    if top == MAIN_LOGS_PLACEHOLDER:
-        if service == MAIN:
-            notices.ignored[node.key] = "tbench collects the logs of main itself"
-            return None
-        if below not in SHARED_LOGS:
-            notices.add_unsupported(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
-            return None
-        return ServiceMount("volume", f"{MAIN_LOGS_PLACEHOLDER}-{below}", target, read_only)
-    if source.startswith("~"):
-        notices.add_host_access(node, source)
-        return ServiceMount("host", str(Path(source).expanduser()), target, read_only)
-    inside = folder.relative(source)
-    if inside is None or source.endswith(_SOCKETS):
-        notices.add_host_access(node, source)
-        return ServiceMount("host", posixpath.normpath(folder.path / source), target, read_only)
-    return ServiceMount("copy", inside, target, read_only)
 
 
 def _target(node: YamlNode, path: str) -> str:

@@ -136,6 +136,13 @@ class Service:
         return {**({shared: "service_started"} if shared else {}), **self.depends_on}
 
 
+def network_owner(services: Mapping[str, Service], service: Service) -> Service:
+    """Return the service whose network a service uses, following `service:NAME` to the end."""
+    for _ in services:
+        service = services.get(service.shares_network_of or "", service)
+    return service
+
+
 @dataclass(frozen=True)
 class TrialNetwork:
     """A network of one trial's services."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tbench.compose import keys
 from tbench.compose.keys import Notices, command_words, duration_sec, size_bytes
-from tbench.compose.mounts import TaskFolder, read_tmpfs, read_volumes
+from tbench.compose.mounts import TaskFolder, VolumeReader, read_tmpfs
 from tbench.compose.project import (
     CONDITIONS,
     DEFAULT_NETWORK,
@@ -142,8 +142,9 @@ class ServiceReader:
             "restart": self._restart(given),
         }
         if "volumes" in given:
-            volumes = read_volumes(given["volumes"], name, self._folder, notices)
-            values |= {"mounts": volumes.mounts, "tmpfs": {**values.get("tmpfs", {}), **volumes.tmpfs}}
+            volumes = VolumeReader(name, self._folder, notices)
+            volumes.read(given["volumes"])
+            values |= {"mounts": tuple(volumes.mounts), "tmpfs": {**values.get("tmpfs", {}), **volumes.tmpfs}}
         values |= {**self._network(given), **self._resources(given)}
         self._check_privileges(given, values)
         return ReadService(
@@ -245,12 +246,11 @@ class ServiceReader:
         return found
 
     def _deploy(self, given: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
-        return self._notices.table(given["deploy"], keys.DEPLOY, keys.DEPLOY_IGNORED) if "deploy" in given else {}
+        return self._notices.table(given.get("deploy"), keys.DEPLOY, keys.DEPLOY_IGNORED)
 
     def _resources(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
         notices = self._notices
-        resources = self._deploy(given).get("resources")
-        parts = notices.table(resources, {"limits", "reservations"}) if resources is not None else {}
+        parts = notices.table(self._deploy(given).get("resources"), {"limits", "reservations"})
         limits = parts["limits"].table({"cpus", "memory", "pids"}) if "limits" in parts else {}
         cpus, memory = limits.get("cpus", given.get("cpus")), limits.get("memory", given.get("mem_limit"))
         pids = limits.get("pids", given.get("pids_limit"))
@@ -266,7 +266,7 @@ class ServiceReader:
 
     def _gpus(self, given: Mapping[str, YamlNode], reservations: YamlNode | None) -> int:
         ignored = dict.fromkeys(("cpus", "memory", "generic_resources"), "resources are limited, not reserved")
-        reserved = self._notices.table(reservations, {"devices"}, ignored) if reservations is not None else {}
+        reserved = self._notices.table(reservations, {"devices"}, ignored)
         devices = reserved["devices"].items() if "devices" in reserved else []
         if "gpus" in given and not given["gpus"].is_null:
             if not given["gpus"].is_list:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -93,17 +93,18 @@ class Engines:
         """Whether all sandboxes are on this machine and share its load."""
         return self.store is not None or (self._only is not None and self._only.shares_kernel)
 
-    def backend(self, settings: SandboxSettings) -> Backend:
-        """Return a backend for a run on these engines."""
+    def backend(self, settings: SandboxSettings, *, closes: bool = False) -> Backend:
+        """Return a backend for a run on these engines; with `closes` it closes the connections in the end."""
+        on_close = self.close if closes else lambda: None
         if self._only is not None:
-            return DockerBackend(self._only, settings)
+            return DockerBackend(self._only, settings, on_close=on_close)
         if self.store is not None:
             return OciBackend(self.store, settings)
         machines = [each.machine(settings) for each in self._several]
         if self._cluster is None:
-            return Fleet(machines)
+            return Fleet(machines, on_close=on_close)
         follow = partial(self._cluster.follow, machine_of=lambda each: each.machine(settings))
-        return Fleet(machines, arrivals=follow)
+        return Fleet(machines, arrivals=follow, on_close=on_close)
 
     def close(self) -> None:
         """Close all connections."""
@@ -122,23 +123,20 @@ def store_of(sandbox: SandboxConfig) -> Store | None:
 
 def connect(address: EngineAddress, concurrency: int = 8) -> NamedEngine:
     """Connect one of several engines. Raises UsageError, which begins with its address."""
-    with contextlib.ExitStack() as stack:
-        forward = Forward()
-        if address.scheme == "ssh":
+    is_ssh, forward, host = address.scheme == "ssh", Forward(), address.text
+    try:
+        if is_ssh:
             forward = ssh = SshForward(address)
-            stack.callback(ssh.close)
             ssh.connect()
-        host = forward.host if isinstance(forward, SshForward) else address.text
-        try:
-            engine = Engine.connect(concurrency, host, is_forwarded=address.scheme == "ssh")
-        except EngineUnavailable as error:
-            if address.scheme == "ssh":
-                why = f"no container engine answers at {address.path} there, or the user has no access to its socket"
-                raise UsageError(f"{address.text}: {why}") from error
-            raise UsageError(f"{address.text}: {error}") from error
-        stack.pop_all()
-        return NamedEngine(address.text, engine, forward, host)
-    raise AssertionError
+            host = ssh.host
+        engine = Engine.connect(concurrency, host, is_forwarded=is_ssh)
+    except BaseException as error:
+        forward.close()
+        if not isinstance(error, EngineUnavailable):
+            raise
+        why = f"no container engine answers at {address.path} there, or the user has no access to its socket"
+        raise UsageError(f"{address.text}: {why if is_ssh else error}") from error
+    return NamedEngine(address.text, engine, forward, host)
 
 
 def _require_different(several: Sequence[NamedEngine]) -> None:
@@ -154,19 +152,7 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
 
     The backend that it returns closes the connections. It raises UsageError with the name of the machine.
     """
-
-    def make(settings: SandboxSettings) -> Backend:
-        if not sandbox.engines and sandbox.ray is None:
-            return DockerBackend.connect(settings, concurrency=concurrency)
-        if (store := store_of(sandbox)) is not None:
-            return OciBackend(store, settings)
-        engines = Engines.connect(sandbox, concurrency)
-        backend = engines.backend(settings)
-        assert isinstance(backend, Fleet)
-        backend.on_close(engines.close)
-        return backend
-
-    return make
+    return lambda settings: Engines.connect(sandbox, concurrency).backend(settings, closes=True)
 
 
 class MachineConnector:
@@ -196,14 +182,14 @@ class MachineConnector:
         except UsageError:
             raise UsageError(f"{machine}: not the address of an engine, so its containers cannot be reached") from None
         named = connect(address)
-        return _ClosingBackend(named.engine, settings, named.close)
+        return DockerBackend(named.engine, settings, on_close=named.close)
 
     def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._cluster is None:
             self._cluster = Engines.connect(self._sandbox)
         if (engine := self._cluster.get(machine)) is not None:
             self._uses += 1
-            return _ClosingBackend(engine, settings, self._release)
+            return DockerBackend(engine, settings, on_close=self._release)
         if not self._uses:
             self._release()
         raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name any more")
@@ -213,18 +199,6 @@ class MachineConnector:
         if not self._uses and self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-
-
-class _ClosingBackend(DockerBackend):
-    """A backend that closes its engine's connection."""
-
-    def __init__(self, engine: Engine, settings: SandboxSettings, close: Callable[[], None]) -> None:
-        super().__init__(engine, settings)
-        self._close_connection = close
-
-    async def close(self) -> None:
-        await super().close()
-        self._close_connection()
 
 
 # As a program, `python -m tbench.fleet.engines OWNER ADDRESS...` removes containers on several machines, for a process

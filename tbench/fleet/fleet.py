@@ -74,12 +74,13 @@ class Fleet:
         machines: Sequence[FleetMachine],
         *,
         arrivals: Callable[[Fleet], Awaitable[None]] | None = None,
+        on_close: Callable[[], None] = lambda: None,
         check_every_sec: float = CHECK_EVERY_SEC,
         lost_after_sec: float = LOST_AFTER_SEC,
         no_machine_sec: float = NO_MACHINE_SEC,
         aside_sec: float = ASIDE_SEC,
     ) -> None:
-        """`arrivals` lets machines join and leave while the fleet is open."""
+        """`arrivals` lets machines join and leave while the fleet is open. `on_close` is called in the end."""
         self._machines: dict[RunMachine, FleetMachine] = {
             RunMachine(machine.name, machine.backend): machine for machine in machines
         }
@@ -92,7 +93,7 @@ class Fleet:
         self._watching_all: asyncio.Task[None] | None = None
         self._aside: dict[RunMachine, asyncio.TimerHandle] = {}
         """Machines that are set aside, each with the timer that ends it."""
-        self._closing: list[Callable[[], None]] = []
+        self._on_close = on_close
         self._say: Say = lambda _: None
         self._arrivals = arrivals
         self._following: asyncio.Task[None] | None = None
@@ -118,10 +119,6 @@ class Fleet:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
-
-    def on_close(self, call: Callable[[], None]) -> None:
-        """Call `call` after everything is closed."""
-        self._closing.append(call)
 
     async def join(self, machine: FleetMachine) -> None:
         """Add a machine. Raises UsageError if it cannot be prepared, and closes it then."""
@@ -357,8 +354,7 @@ class Fleet:
         for machine in self._machines.values():
             await machine.backend.close()
             machine.close()
-        for call in self._closing:
-            call()
+        self._on_close()
 
     # -- images, on all machines -------------------------------------------------------------------
 

@@ -54,17 +54,17 @@ class Forward:
         """Close the forward. Never raises."""
 
 
+@dataclass(eq=False)
 class EngineMachine:
     """A machine with a container engine."""
 
-    def __init__(self, name: str, engine: Engine, backend: DockerBackend, forward: Forward) -> None:
-        self.name = name
-        self.engine = engine
-        self.backend = backend
-        self._forward = forward
+    name: str
+    engine: Engine
+    backend: DockerBackend
+    forward: Forward
 
     async def check(self) -> str:
-        return await self._forward.repair() or await self.engine.ping(PROBE_SEC)
+        return await self.forward.repair() or await self.engine.ping(PROBE_SEC)
 
     def give_up(self) -> None:
         self.engine.give_up()
@@ -82,7 +82,7 @@ class EngineMachine:
 
     def close(self) -> None:
         self.engine.close()
-        self._forward.close()
+        self.forward.close()
 
 
 @dataclass(frozen=True)

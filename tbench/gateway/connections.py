@@ -129,13 +129,10 @@ class Connections:
                     writer.write_eof()
                     continue
                 writer.write(payload)
-                if writer.transport.get_write_buffer_size() and self._unread > _MAX_UNREAD:
+                unread = sum(each.transport.get_write_buffer_size() for each in self._open.values())
+                if writer.transport.get_write_buffer_size() and unread > _MAX_UNREAD:
                     writer.transport.abort()
             await self._read(stream)
-
-    @property
-    def _unread(self) -> int:
-        return sum(writer.transport.get_write_buffer_size() for writer in self._open.values())
 
     async def _accept(self, stream: ByteStream, number: int) -> asyncio.StreamWriter:
         ours, theirs = socket.socketpair()

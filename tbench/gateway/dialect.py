@@ -26,8 +26,16 @@ _MAX_OBJECTS = 20_000
 """Maximum length of a list in a request: far beyond any conversation that fits a model."""
 
 
-class BadRequest(Exception):
-    """A request that the dialect does not allow; the message is for the agent."""
+class Refused(Exception):
+    """A refused request; the message is for the agent."""
+
+    def __init__(self, words: str, kind: RefusalKind = "invalid") -> None:
+        super().__init__(words)
+        self.kind = kind
+
+
+class BadRequest(Refused):
+    """A request that the dialect does not allow."""
 
 
 class Body(dict[str, Any]):

@@ -31,6 +31,11 @@ _FREE_TEXT = {
     "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
     "required": ["input"],
 }
+_PARTS = {
+    "message": ("content", "content_part", "output_text"),
+    "reasoning": ("summary", "reasoning_summary_part", "reasoning_summary_text"),
+}
+"""Field with the part of an item, and names of the events about the part and its text."""
 _CODES: Mapping[RefusalKind, str] = {
     "overflow": "context_length_exceeded",
     "unauthorized": "invalid_api_key",
@@ -118,16 +123,15 @@ def _add(conversation: Conversation, item: Mapping[str, Any], where: str) -> Non
         conversation.add_reply(reasoning=_reasoning(item, where))
     elif kind in ("function_call", "custom_tool_call"):
         call_id, name = field_of(item, "call_id", str, ""), field_of(item, "name", str, "")
-        arguments = field_of(item, "arguments", str, "{}") if kind == "function_call" else _as_input(item)
+        if kind == "function_call":
+            arguments = field_of(item, "arguments", str, "{}")
+        else:
+            arguments = json.dumps({"input": field_of(item, "input", str, "")}, ensure_ascii=False)
         conversation.add_reply(calls=[ToolCall(id=call_id, name=name, arguments=arguments)])
     elif kind in ("function_call_output", "custom_tool_call_output"):
         conversation.add_output(field_of(item, "call_id", str, ""), _output(item.get("output"), where))
     else:
         raise BadRequest(f"{where}: items of type {kind!r:.40} are not supported")
-
-
-def _as_input(item: Mapping[str, Any]) -> str:
-    return json.dumps({"input": field_of(item, "input", str, "")}, ensure_ascii=False)
 
 
 def _output(output: object, where: str) -> str:
@@ -169,15 +173,11 @@ def _items(answer: Answer) -> Iterator[dict[str, Any]]:
         }
     for number, call in enumerate(reply.tool_calls):
         common = {"status": status, "call_id": call.id, "name": call.name}
+        name = f"{answer.id}_{number}"
         if call.name in request.free_text_tools:
-            yield {
-                "id": f"ctc_{answer.id}_{number}",
-                "type": "custom_tool_call",
-                **common,
-                "input": free_text_of(call),
-            }
+            yield {"id": f"ctc_{name}", "type": "custom_tool_call", **common, "input": free_text_of(call)}
         else:
-            yield {"id": f"fc_{answer.id}_{number}", "type": "function_call", **common, "arguments": call.arguments}
+            yield {"id": f"fc_{name}", "type": "function_call", **common, "arguments": call.arguments}
 
 
 def _emptied(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,24 +188,18 @@ def _emptied(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pieces(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield kind and fields of the events that fill an item."""
-    if item["type"] == "message":
-        at, part = {"content_index": 0}, item["content"][0]
-        yield "response.content_part.added", {**at, "part": {**part, "text": ""}}
-        yield "response.output_text.delta", {**at, "delta": part["text"]}
-        yield "response.output_text.done", {**at, "text": part["text"]}
-        yield "response.content_part.done", {**at, "part": part}
-    elif item["type"] == "reasoning":
-        at, part = {"summary_index": 0}, item["summary"][0]
-        yield "response.reasoning_summary_part.added", {**at, "part": {**part, "text": ""}}
-        yield "response.reasoning_summary_text.delta", {**at, "delta": part["text"]}
-        yield "response.reasoning_summary_text.done", {**at, "text": part["text"]}
-        yield "response.reasoning_summary_part.done", {**at, "part": part}
-    elif item["type"] == "function_call":
-        yield "response.function_call_arguments.delta", {"delta": item["arguments"]}
-        yield "response.function_call_arguments.done", {"arguments": item["arguments"]}
+    kind = item["type"]
+    if kind in ("message", "reasoning"):
+        where, of_part, of_text = _PARTS[kind]
+        at, part = {f"{where}_index": 0}, item[where][0]
+        yield f"response.{of_part}.added", {**at, "part": {**part, "text": ""}}
+        yield f"response.{of_text}.delta", {**at, "delta": part["text"]}
+        yield f"response.{of_text}.done", {**at, "text": part["text"]}
+        yield f"response.{of_part}.done", {**at, "part": part}
     else:
-        yield "response.custom_tool_call_input.delta", {"delta": item["input"]}
-        yield "response.custom_tool_call_input.done", {"input": item["input"]}
+        name = "arguments" if kind == "function_call" else "input"
+        yield f"response.{kind}_{name}.delta", {"delta": item[name]}
+        yield f"response.{kind}_{name}.done", {name: item[name]}
 
 
 def _response(answer: Answer, items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from harness.errors import ContextLimitReached
 from harness.model_text import without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply
 from tbench.gateway.chat import ChatDialect
-from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, RefusalKind
+from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, Refused
 from tbench.gateway.messages import MessagesDialect
 from tbench.gateway.responses import ResponsesDialect
 
@@ -47,14 +47,6 @@ _QUIET_SEC = 10.0
 _TOKENS_PER_BYTE = 0.3
 """Estimate before the server has counted a prompt."""
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-
-
-class Refused(Exception):
-    """A refused request; the message is for the agent."""
-
-    def __init__(self, kind: RefusalKind, words: str) -> None:
-        super().__init__(words)
-        self.kind = kind
 
 
 class Gateway:
@@ -95,31 +87,28 @@ class Gateway:
         dialect = DIALECTS.get(path.removesuffix("/count_tokens"), DIALECTS[otherwise])
         try:
             return await self._answer(request, path, dialect)
-        except BadRequest as error:
-            kind: RefusalKind = "invalid"
-            words = str(error)
         except Refused as error:
-            kind, words = error.kind, str(error)
+            refused = error
         except RecursionError:
-            kind, words = "invalid", "the body is nested too deeply"
+            refused = BadRequest("the body is nested too deeply")
         except ConnectionError:
             raise  # the agent has disconnected
         except Exception as error:
             self.failure = self.failure or error
             raise
-        return web.json_response(dialect.refusal(kind, words), status=STATUS[kind])
+        return web.json_response(dialect.refusal(refused.kind, str(refused)), status=STATUS[refused.kind])
 
     async def _answer(self, request: web.BaseRequest, path: str, dialect: Dialect) -> web.StreamResponse:
         if request.method == "HEAD" and not path:
             return web.Response()
         if not self._knows(request):
-            raise Refused("unauthorized", "this endpoint belongs to another trial: the key is wrong")
+            raise Refused("this endpoint belongs to another trial: the key is wrong", "unauthorized")
         if request.method == "GET" and path == "/models":
             return web.json_response({"object": "list", "data": [self._card], "has_more": False})
         if request.method == "GET" and path.startswith("/models/"):
             return web.json_response(self._card)
         if request.method != "POST" or (path not in DIALECTS and path != _COUNT_TOKENS):
-            raise Refused("not_found", f"there is no {request.method} {request.path[:200]}")
+            raise Refused(f"there is no {request.method} {request.path[:200]}", "not_found")
         async with self._places:
             asked = await self._read(request, dialect)
             if path == _COUNT_TOKENS:
@@ -129,7 +118,7 @@ class Gateway:
             return web.json_response(dialect.answer(await self._reply(asked)))
 
     async def _read(self, request: web.BaseRequest, dialect: Dialect) -> ModelRequest:
-        """Read a request. Raises Refused and BadRequest."""
+        """Read a request. Raises Refused."""
         data = await _read_body(request)
         async with self._reading:
             await take_turn()  # simultaneous requests of many trials would block the loop for all others
@@ -181,17 +170,18 @@ class Gateway:
     async def _reply(self, asked: ModelRequest) -> Answer:
         """Ask the model. Raises Refused."""
         # Shielded: the request is a step of the trial, even if the agent disconnects.
-        task = asyncio.ensure_future(_as_task(self._ask(asked.messages, self._bounded(asked), asked.tools)))
+        max_tokens = min(asked.max_tokens or self._max_tokens, self._max_tokens)
+        task = asyncio.ensure_future(_as_task(self._ask(asked.messages, max_tokens, asked.tools)))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
         try:
             reply = await asyncio.shield(task)
         except ContextLimitReached as full:
             self.reason_to_give_up = Outcome.CONTEXT_LIMIT
-            raise Refused("overflow", self._overflow(full, asked)) from None
+            raise Refused(self._overflow(full, asked), "overflow") from None
         except asyncio.CancelledError:
             if task.cancelled():
-                raise Refused("unavailable", "the trial has ended") from None
+                raise Refused("the trial has ended", "unavailable") from None
             raise
         self.answered += 1
         self.reason_to_give_up = Outcome.FORMAT_LIMIT if reply.cut else None
@@ -201,9 +191,6 @@ class Gateway:
             # An incomplete call must not run, and a cut call may look complete.
             reply = reply.model_copy(update={"tool_calls": ()})
         return Answer(asked, reply, uuid.uuid4().hex[:24], int(time.time()))
-
-    def _bounded(self, asked: ModelRequest) -> int:
-        return min(asked.max_tokens or self._max_tokens, self._max_tokens)
 
     def _overflow(self, full: ContextLimitReached, asked: ModelRequest) -> str:
         most, tokens = self._context_tokens, full.prompt_tokens or self._estimate(asked)
@@ -243,7 +230,7 @@ def _size(asked: ModelRequest) -> int:
 
 async def _read_body(request: web.BaseRequest) -> bytes:
     """Read a request's body. Raises Refused if it is too large."""
-    too_large = Refused("too_large", f"a request has at most {LARGEST_BODY >> 20} MB")
+    too_large = Refused(f"a request has at most {LARGEST_BODY >> 20} MB", "too_large")
     if (request.content_length or 0) > LARGEST_BODY:
         raise too_large
     body = bytearray()

@@ -250,7 +250,7 @@ def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False)
         for each in directories:
             try:
                 with storable(each.path):
-                    read_directory(each)(connection, str(each.path))
+                    read_directory(each, RunReader())(connection, str(each.path))
             except UsageError as error:
                 if each.path in paths:
                     raise

@@ -9,6 +9,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 from tbench.errors import Origin, TrialError
@@ -129,6 +130,17 @@ async def _read(stream: OutputStream, end: EndOfOutput) -> bytes:
     return b""
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command to be started in a container."""
+
+    argv: Sequence[str]
+    user: str
+    """The image's own if empty."""
+    workdir: str
+    environment: Mapping[str, str]
+
+
 class Commands(ABC):
     """Runs commands in one container; a backend's own class starts them."""
 
@@ -138,14 +150,7 @@ class Commands(ABC):
 
     @abstractmethod
     async def open(
-        self,
-        argv: Sequence[str],
-        *,
-        user: str,
-        workdir: str,
-        environment: Mapping[str, str],
-        deadline_sec: float = EXEC_SEC,
-        outage_sec: float | None = None,
+        self, command: Command, *, deadline_sec: float = EXEC_SEC, outage_sec: float | None = None
     ) -> OutputStream:
         """Start a command and return its stream; waits up to `outage_sec` for an engine that is down.
 
@@ -153,9 +158,7 @@ class Commands(ABC):
         """
 
     @abstractmethod
-    async def tty(
-        self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str, size: tuple[int, int]
-    ) -> TtyStream:
+    async def tty(self, command: Command, size: tuple[int, int]) -> TtyStream:
         """Start a command on a new terminal of `size` (rows, columns). Raises TrialError as `open` does."""
 
     @abstractmethod
@@ -226,4 +229,4 @@ class Commands(ABC):
         # Enforced inside the container, since the API cannot end an exec; readers add their own limit with a margin.
         argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
         end = EndOfOutput()
-        return await self.open(argv, user=user, workdir="/", environment={**environment, END: end.mark}), end
+        return await self.open(Command(argv, user, "/", {**environment, END: end.mark})), end

@@ -16,10 +16,9 @@ from tbench.sandbox.backend import (
     BUSYBOX,
     LOG_DIRECTORIES,
     ExecResult,
-    Sandbox,
     TtyStream,
 )
-from tbench.sandbox.commands import OUTPUT_BYTES, Commands, EndOfOutput
+from tbench.sandbox.commands import OUTPUT_BYTES, Command, Commands, EndOfOutput
 from tbench.sandbox.disk_watch import WatchedDisk
 from tbench.sandbox.pinning import Lease
 from tbench.sandbox.recipe import SandboxRecipe
@@ -30,6 +29,11 @@ from tbench.tasks.format import Healthcheck
 
 _CONNECT_SEC = 30.0
 """Deadline for connecting; shorter than a terminal waits for tmux, to tell a hanging engine from a hanging tmux."""
+_FULL = 0.9
+"""Share of a limit above which it counts as used up."""
+MIN_FREE_PIDS = 16
+"""Number of free process ids that a verifier needs."""
+_MORE_MEMORY_MB = 512.0
 ROOT = "0:0"
 """Root by number, since the accounts in the container may have changed."""
 RecipeType = TypeVar("RecipeType", bound=SandboxRecipe)
@@ -80,16 +84,16 @@ class BaseContainer(ABC, Generic[RecipeType]):
         """Remove the container by force, in bounded time. Never raises."""
 
     @abstractmethod
-    async def start_copy(self, *, is_apart: bool = False) -> Sandbox:
-        """Start a sandbox of the same image; see `Copies`."""
-
-    @abstractmethod
-    async def make_fresh(self) -> Sandbox:
-        """Make another sandbox of the same image; see `Copies`."""
-
-    @abstractmethod
     async def open_as_root(self, script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:
         """Start a script as root, without masks: files are transferred unchanged. Raises TrialError."""
+
+    @abstractmethod
+    async def _kill_processes(self) -> None:
+        """Kill all processes except our init."""
+
+    @abstractmethod
+    async def _limit_memory(self, size: int) -> bool:
+        """Set another limit in bytes; returns False if limits cannot be changed."""
 
     @property
     def _proxy_of_phase(self) -> Mapping[str, str]:
@@ -115,14 +119,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
             argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         try:
             # Without waiting for the engine: a terminal does so itself, and does not charge the agent for the time.
-            return await self._commands.open(
-                argv,
-                user=user or "",
-                workdir=self.workdir,
-                environment=environment,
-                deadline_sec=_CONNECT_SEC,
-                outage_sec=0,
-            )
+            command = Command(argv, user or "", self.workdir, environment)
+            return await self._commands.open(command, deadline_sec=_CONNECT_SEC, outage_sec=0)
         except TrialError as error:
             if error.type == "engine_unreachable":
                 raise ConnectionError(str(error)) from error
@@ -175,10 +173,9 @@ class BaseContainer(ABC, Generic[RecipeType]):
     async def open_tty(
         self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
     ) -> TtyStream:
-        user = user or self._agent_user or ""
         environment = {**self._proxy_of_phase, **environment}
-        size = rows, columns
-        return await self._commands.tty(argv, environment, user=user, workdir=self.workdir, size=size)
+        command = Command(argv, user or self._agent_user or "", self.workdir, environment)
+        return await self._commands.tty(command, (rows, columns))
 
     @property
     def _needs_log_directories(self) -> bool:
@@ -207,6 +204,21 @@ class BaseContainer(ABC, Generic[RecipeType]):
             return await (await asyncio.shield(starting)).open_as_root(script, limit_sec)
 
         await transfer(self.open_as_root, open_copy, paths, removed)
+
+    async def _free(self, processes: int, memory: int, details: Mapping[str, int]) -> tuple[str, ...]:
+        """Make room as in `MakesRoom`, with the numbers of processes and bytes in use.
+
+        `details` are the kernel's, with the file cache, which it can reclaim.
+        """
+        limits, repairs = self._limits, []
+        if processes >= min(_FULL * limits.pids, limits.pids - MIN_FREE_PIDS):
+            await self._kill_processes()
+            repairs.append(f"processes: {processes} of {limits.pids} were running; all were killed")
+        cache = sum(details.get(f"total_{name}", details.get(name, 0)) for name in ("active_file", "inactive_file"))
+        held_mb, more_mb = (memory - cache) / (1 << 20), limits.memory_mb + _MORE_MEMORY_MB
+        if held_mb >= _FULL * limits.memory_mb and await self._limit_memory(int(more_mb * (1 << 20))):
+            repairs.append(f"memory: {limits.memory_mb:.0f} MB were used up; {more_mb:.0f} MB are allowed now")
+        return tuple(repairs)
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
         """Wait for a healthcheck. Raises TrialError with the logs of entry point and services."""

@@ -46,7 +46,7 @@ class Owner:
     def of_this_process(cls, proc: Path = _PROC, kind: str = "") -> Owner:
         return cls(
             pid=str(os.getpid()),
-            start=(_process(proc / "self") or ("", ""))[1],
+            start=(read_process(proc / "self") or ("", ""))[1],
             boot=_read(proc / "sys/kernel/random/boot_id") or _NO_BOOT,
             namespace=_namespace(proc),
             machine=_machine(),
@@ -79,7 +79,7 @@ class Owner:
         return OwnerState.UNKNOWN, f"its process {self.pid} belongs to another machine ({self.host})"
 
     def _state(self, proc: Path) -> tuple[OwnerState, str]:
-        found = _process(proc / self.pid)
+        found = read_process(proc / self.pid)
         if found is None and _exists(int(self.pid)):
             return OwnerState.UNKNOWN, f"process {self.pid} runs, but cannot be inspected"  # hidepid
         # A zombie has ended, even if its parent has not waited for it.
@@ -101,7 +101,7 @@ def owner_state(label: str) -> tuple[OwnerState, str]:
     return named.seen_from(Owner.of_this_process())
 
 
-def _process(directory: Path) -> tuple[str, str] | None:
+def read_process(directory: Path) -> tuple[str, str] | None:
     """Read a process's state letter and start time (clock ticks since boot) from its directory of /proc."""
     stat = _read(directory / "stat")
     if not stat:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "/opt/tbench/agent"
 """Mount point of the package in a sandbox: a folder of the tools."""
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,6 @@ def content_digest(archive: Path) -> str:
 
 
 def _line(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    content = ""
-    if member.isreg():
-        digest = hashlib.sha256()
-        for piece in _pieces(tar, member):
-            digest.update(piece)
-        content = digest.hexdigest()
+    file: Any = tar.extractfile(member) if member.isreg() else None
+    content = "" if file is None else hashlib.file_digest(file, "sha256").hexdigest()
     return f"{member.name}\t{member.type!r}\t{member.mode:o}\t{member.linkname}\t{content}"
-
-
-def _pieces(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
-    if (file := tar.extractfile(member)) is not None:
-        while piece := file.read(_CHUNK):
-            yield piece

@@ -7,15 +7,16 @@ import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tbench.config.settings import NetworkChoice
-from tbench.sandbox.archive import LooseFiles
-from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.archive import LooseFiles, loose_files
+from tbench.sandbox.backend import Sandbox, SandboxSettings
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.image import Image
 from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_MEMORY, LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, owner
 from tbench.sandbox.startup import NO_STARTUP, Startup
+from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy, Networks
 
 
@@ -89,6 +90,37 @@ class SandboxRecipe:
     network: NetworkPolicy | None = None
     """First network policy, enforced by a router; None if its network never changes."""
 
+    @classmethod
+    def for_trial(
+        cls, whose: Environment, settings: SandboxSettings, trial: str, image: Image, variables: Mapping[str, str],
+        **more: Any,
+    ) -> Self:  # fmt: skip
+        """Return the recipe for the environment `whose` of a trial; `more` are fields that depend on the backend."""
+        task, networks = whose.settings, choose_networks(settings.config.network, whose.networks)
+        is_public = networks.is_plain and networks.start.mode == "public"
+        return cls(
+            image=image,
+            limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
+            run=settings.run,
+            trial=trial,
+            has_internet=is_public or not networks.is_plain,
+            network=None if networks.is_plain else networks.start,
+            proxy=settings.container_proxy,
+            is_proxied=is_public,
+            environment=variables,
+            hostname=hostname_of(whose.task.name),
+            workdir=task.workdir,
+            agent_user=whose.user,
+            is_fresh=whose.role != "agent",
+            loose=loose_files(whose),
+            gpus=task.gpus,
+            # Only if the task sets it: the schema's default does not request a limit.
+            storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
+            no_new_privileges=settings.config.no_new_privileges,
+            cap_add=settings.config.cap_add,
+            **more,
+        )
+
     @property
     def startup(self) -> Startup:
         """Startup commands of the image; a snapshot has those of the image that it was made from."""
@@ -142,18 +174,15 @@ class SandboxRecipe:
         )
 
     @property
-    def _found_again_by(self) -> dict[str, str]:
-        return {LABEL_DIRECTORY: self.directory, LABEL_MEMORY: f"{self.limits.memory_mb:.0f}"}
-
-    @property
     def labels(self) -> dict[str, str]:
         """Labels of the container: run, trial, owner, and those by which it is found again."""
+        found_again_by = {LABEL_DIRECTORY: self.directory, LABEL_MEMORY: f"{self.limits.memory_mb:.0f}"}
         return {
             **self.more_labels,
             LABEL_RUN: self.run,
             LABEL_TRIAL: self.trial,
             LABEL_OWNER: self.owner or owner(),
-            **(self._found_again_by if self.directory and not self.is_fresh else {}),
+            **(found_again_by if self.directory and not self.is_fresh else {}),
         }
 
 

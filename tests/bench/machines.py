@@ -198,7 +198,7 @@ async def ray_simulated(place: Place | None, figures: Figures, scratch: Path) ->
             async with ChatModel(base_url, None, Sampling(), api_key=None) as chat:
                 await chat.connect()
                 protocol, lag = load_protocol("keystrokes-json"), Lag()
-                before = time.process_time(), cpu_sec(cluster.process_id)
+                before = time.process_time(), cpu_sec(cluster._process.pid)
                 async with lag.watched():
                     with tuned_gc():
                         wall_sec, outcome = await run_over(
@@ -209,7 +209,7 @@ async def ray_simulated(place: Place | None, figures: Figures, scratch: Path) ->
                             trials,
                         )
                 own_sec = time.process_time() - before[0]
-                tunnel_sec = cpu_sec(cluster.process_id) - before[1]
+                tunnel_sec = cpu_sec(cluster._process.pid) - before[1]
     assert all((result.reward, result.steps) == (1.0, STEPS) for result in outcome.results), outcome.results[0]
     assert {result.machine for result in outcome.results} == {f"n{number}" for number in range(NODES)}
     figures.add("ray_2000_verdicts", len(outcome.results), "", trials)

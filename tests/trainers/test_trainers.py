@@ -42,8 +42,8 @@ def config(endpoint: FaultServer, monkeypatch: pytest.MonkeyPatch) -> tbench.Run
 
     endpoint.answer_by(reply)
     monkeypatch.setattr(
-        "tbench.fleet.engines.DockerBackend.connect",
-        lambda settings, **_: FakeBackend(lambda _: FakeSandbox(connect=FakeTmux().connect)),
+        "tbench.api.runner.connect_backend",
+        lambda *_: lambda settings: FakeBackend(lambda _: FakeSandbox(connect=FakeTmux().connect)),
     )
     return tbench.RunConfig.model_validate(
         {"model": {"base_url": endpoint.base_url}, "schedule": {"retries": 0, "concurrency": 8}}
@@ -52,7 +52,7 @@ def config(endpoint: FaultServer, monkeypatch: pytest.MonkeyPatch) -> tbench.Run
 
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tbench.fleet.engines.DockerBackend.connect", lambda settings, **_: FakeBackend(lambda _: FakeSandbox())
+        "tbench.api.runner.connect_backend", lambda *_: lambda settings: FakeBackend(lambda _: FakeSandbox())
     )
 
 
@@ -277,7 +277,7 @@ async def test_skyrl_masks_all_rollouts_of_a_prompt_of_which_one_failed(
             made.append(1)
         return FakeSandbox(connect=None if len(made) == 1 and task.name == "bad" else FakeTmux().connect)
 
-    monkeypatch.setattr("tbench.fleet.engines.DockerBackend.connect", lambda settings, **_: FakeBackend(sandbox))
+    monkeypatch.setattr("tbench.api.runner.connect_backend", lambda *_: lambda settings: FakeBackend(sandbox))
     generator = skyrl.TbenchGenerator(config)
     bad, good = make_task("bad"), make_task("good")
     output = await generator.generate(a_batch(bad, bad, good))

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tbench.fleet.ray.channel import Channel, Connection, Message
-from tbench.fleet.ray.guard import list_owners, remove_gone, request
+from tbench.fleet.ray.guard import list_owners, remove_once, request
 from tbench.sandbox.docker.discovery import DEFAULT, find_engine
 from tbench.sandbox.owner import Owner, OwnerState
 
@@ -73,7 +73,7 @@ class NodeActor:
             named = Owner.parse(label)
             if named is not None and named.kind == _KIND and named.seen_from(here)[0] is OwnerState.GONE:
                 gone.append(label)
-        return remove_gone(self._address, self._label, self._kept, gone)
+        return sum(remove_once(self._address, f"{self._label}={label}", self._kept) for label in gone)
 
     def _start_guard(self) -> int:
         """Start the guard; returns the end of a pipe that closes when this process ends for any reason."""

@@ -232,11 +232,6 @@ class RayCluster:
         """Return Ray's output."""
         return (self._directory / "ray.log").read_text("utf-8", "replace")
 
-    @property
-    def process_id(self) -> int:
-        """Process id of the process connected to Ray."""
-        return self._process.pid
-
     # -- messages ----------------------------------------------------------------------------------
 
     @property

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -108,11 +108,6 @@ def remove_all_labelled(
             remove_once(address, label, kept)
             searches += 1
         sleep(BETWEEN_SEARCHES_SEC)
-
-
-def remove_gone(address: str, label: str, kept: str, gone: Iterable[str]) -> int:
-    """Remove leftovers of these owners; returns the number of containers. Raises OSError."""
-    return sum(remove_once(address, f"{label}={each}", kept) for each in gone)
 
 
 def main(settings: Mapping[str, str]) -> None:

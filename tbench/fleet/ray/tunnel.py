@@ -86,7 +86,8 @@ class Tunnel:
         loop = asyncio.get_running_loop()
         is_first, seen = True, loop.time()
         while True:
-            if await self._head_answers():
+            # One of Ray's calls would wait for the head, and then end the process.
+            if await asyncio.to_thread(_accepts_connections, self._head):
                 seen = loop.time()
                 nodes = {each["NodeID"]: each for each in await asyncio.to_thread(ray.nodes)}
                 able = {key: each for key, each in nodes.items() if each["Alive"] and each["Resources"].get(RESOURCE)}
@@ -97,10 +98,6 @@ class Tunnel:
             elif loop.time() - seen > HEAD_AWAY_SEC:
                 return f"the head of the cluster at {self._head} is gone"
             await asyncio.sleep(POLL_EVERY_SEC)
-
-    async def _head_answers(self) -> bool:
-        """Whether the head accepts connections; one of Ray's calls would wait for it, and then end the process."""
-        return await asyncio.to_thread(_accepts_connections, self._head)
 
     def _update(self, able: Mapping[str, Mapping[str, Any]]) -> None:
         """Start to serve new nodes, and stop to serve those that are gone."""
@@ -248,13 +245,9 @@ def connect(address: str) -> str:
 def _known_address() -> str:
     """Return the address that Ray uses for `auto`, even of an ended cluster; empty if it would search for processes."""
     with contextlib.suppress(OSError):
-        return os.environ.get("RAY_ADDRESS") or Path(_ray_temp(), "ray_current_cluster").read_text().strip()
+        own_files = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray")
+        return os.environ.get("RAY_ADDRESS") or (own_files / "ray_current_cluster").read_text().strip()
     return ""
-
-
-def _ray_temp() -> str:
-    """Return the directory of Ray's own files."""
-    return str(Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray"))
 
 
 def _accepts_connections(address: str) -> bool:

@@ -20,7 +20,7 @@ from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
-from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
+from tbench.sandbox.docker.container import Container, Recipe
 from tbench.sandbox.docker.create import engine_errors, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images
@@ -41,7 +41,7 @@ from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_
 from tbench.sandbox.own_images import base_images
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.pinning import Lease, UnitPool, parse_ranges
-from tbench.sandbox.recipe import Originals, choose_networks, hostname_of
+from tbench.sandbox.recipe import Originals
 from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ class DockerBackend:
         engine: Engine,
         settings: SandboxSettings,
         *,
-        owns_engine: bool = False,
+        on_close: Callable[[], None] = lambda: None,
         name_servers: tuple[str, ...] = (),
     ) -> None:
-        """`owns_engine`: closing this backend also closes the engine's connection.
+        """`on_close` is called when everything is closed, for example to close the engine's connection.
 
         `name_servers` are addresses of name servers for networks with an allowlist, by default the engine's.
         """
@@ -75,7 +75,7 @@ class DockerBackend:
         self.image_origins: dict[str, ImageOrigin] = {}
         self._engine = engine
         self._settings = settings
-        self._owns_engine = owns_engine
+        self._on_close = on_close
         self._images = Images(engine)
         self._tools_volume = self._package_volume = ""
         self._memory_watch: MemoryWatch | None = None
@@ -95,11 +95,6 @@ class DockerBackend:
         self._say: Say = lambda _: None
         self._reaping: asyncio.Task[None] | None = None
         self._kept_mb = 0.0
-
-    @classmethod
-    def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
-        """Connect to the engine at `host`, as `Engine.connect` does. Raises EngineUnavailable with advice."""
-        return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
 
     @property
     def name(self) -> str:
@@ -191,8 +186,7 @@ class DockerBackend:
         await self._disk_watch.close()
         if self._memory_watch is not None:
             self._memory_watch.close()
-        if self._owns_engine:
-            self._engine.close()
+        self._on_close()
 
     def capacity(self) -> Capacity:
         info = self._engine.info
@@ -430,33 +424,18 @@ class DockerBackend:
             async with self._checking_tools:
                 if self._needs_recheck:
                     await self._repair_tools()
-        task, settings = environment.settings, self._settings
-        networks = choose_networks(settings.config.network, environment.networks)
-        return Recipe(
-            image=image,
-            limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
+        settings = self._settings
+        return Recipe.for_trial(
+            environment,
+            settings,
+            trial,
+            image,
+            variables,
             tools_volume=self._tools_volume,
             package_volume=self._package_volume,
-            run=settings.run,
-            trial=trial,
             owner=self._engine.owner,
             directory=str(settings.directory or ""),
-            has_internet=not networks.is_plain or networks.start.mode == "public",
-            network=None if networks.is_plain else networks.start,
             name_servers=self._name_servers,
-            proxy=settings.container_proxy,
-            is_proxied=networks.is_plain and networks.start.mode == "public",
-            environment=variables,
-            hostname=hostname_of(environment.task.name),
-            workdir=task.workdir,
-            agent_user=environment.user,
-            is_fresh=environment.role != "agent",
-            loose=loose_files(environment),
-            gpus=task.gpus,
-            # Only if the task sets it: the schema's default does not request a limit.
-            storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
-            no_new_privileges=settings.config.no_new_privileges,
-            cap_add=settings.config.cap_add,
             closed_to=await self._closed_addresses() if settings.config.block_host else (),
         )
 

@@ -33,6 +33,7 @@ from tbench.sandbox.docker.create import (
     create,
     create_arguments,
     engine_errors,
+    finish,
     last_output,
     run_helper,
     with_origin,
@@ -69,11 +70,6 @@ _INIT_READY = (
 """Script that waits until PID 1 is our init and sleeps, which it only does when it waits for signals."""
 _LOOSE_SEC = 600.0
 _PAUSE_SEC = 20.0
-_FULL = 0.9
-"""Share of a limit above which it counts as used up."""
-_MIN_FREE_PIDS = 16
-"""Number of free process ids that a verifier needs."""
-_MORE_MEMORY_MB = 512.0
 
 
 class Container(BaseContainer[Recipe]):
@@ -87,7 +83,6 @@ class Container(BaseContainer[Recipe]):
         memory_watch: MemoryWatch | None = None,
         originals: Originals | None = None,
     ) -> None:
-        """`container_id` is the id of a container that was made from `recipe`."""
         commands = EngineCommands(engine, container_id, is_fresh=recipe.is_fresh, masks=recipe.proxy.masks)
         super().__init__(container_id, recipe, commands)
         self._engine = engine
@@ -272,29 +267,22 @@ class Container(BaseContainer[Recipe]):
         with with_origin("inspect", self.is_fresh, "reading its time of creation"):
             began_at = (await backend_facts(self._engine, self.container_id)).began_at
         variables = self._recipe.proxy_variables() if self._recipe.has_proxy_variables else ()
-        committing = asyncio.ensure_future(
-            self._engine.call(
-                self._engine.api.commit,
-                self.container_id,
-                changes=[
-                    # One label each: Podman would take several for a single value.
-                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT}",
-                    f"LABEL {LABEL_ORIGINAL}={self._original_recipe.image.id}",
-                    f"LABEL {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
-                    # Emptied, since the engine stores the container's variables in the image.
-                    *(f"ENV {name}=" for name in variables),
-                ],
-                deadline_sec=_COMMIT_SEC,
-            )
-        )
-        try:
-            with with_origin("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
-                committed = await asyncio.shield(committing)
-        except asyncio.CancelledError:
-            # The engine continues: wait for its answer, or the image would never be removed. Its parent stays.
-            with contextlib.suppress(EngineError):
-                await remove_or_remember(self._engine, "image", (await committing)["Id"], noprune=True)
-            raise
+        changes = [
+            # One label each: Podman would take several for a single value.
+            f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT}",
+            f"LABEL {LABEL_ORIGINAL}={self._original_recipe.image.id}",
+            f"LABEL {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
+            # Emptied, since the engine stores the container's variables in the image.
+            *(f"ENV {name}=" for name in variables),
+        ]
+        committing = partial(self._engine.api.commit, self.container_id, changes=changes)
+
+        async def discard(committed: Mapping[str, Any]) -> None:
+            # Its parent stays.
+            await remove_or_remember(self._engine, "image", committed["Id"], noprune=True)
+
+        with with_origin("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
+            committed = await finish(self._engine.call(committing, deadline_sec=_COMMIT_SEC), discard)
         return str(committed["Id"])
 
     async def keep(self) -> str:
@@ -309,22 +297,12 @@ class Container(BaseContainer[Recipe]):
         return self.container_id
 
     async def make_room(self) -> tuple[str, ...]:
-        repairs = []
         with with_origin("make_room", self.is_fresh, "making room in the container", "sandbox_failed"):
             used = await self._engine.call(self._engine.api.stats, self.container_id, stream=False, again=True)
-            processes = used.get("pids_stats", {}).get("current", 0)
-            if processes >= min(_FULL * self._limits.pids, self._limits.pids - _MIN_FREE_PIDS):
-                await self._kill_processes()
-                repairs.append(f"processes: {processes} of {self._limits.pids} were running; all were killed")
-            if _held_mb(used.get("memory_stats", {})) >= _FULL * self._limits.memory_mb and await self._raise_memory():
-                limit_mb = self._limits.memory_mb + _MORE_MEMORY_MB
-                repairs.append(
-                    f"memory: {self._limits.memory_mb:.0f} MB were used up; {limit_mb:.0f} MB are allowed now"
-                )
-        return tuple(repairs)
+            processes, memory = used.get("pids_stats", {}).get("current", 0), used.get("memory_stats", {})
+            return await self._free(processes, memory.get("usage", 0), memory.get("stats") or {})
 
     async def _kill_processes(self) -> None:
-        """Kill all processes except our init. Raises EngineError."""
         # From another cgroup, and all at once, so that a fork bomb cannot start new ones meanwhile.
         await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
 
@@ -336,16 +314,14 @@ class Container(BaseContainer[Recipe]):
             with contextlib.suppress(EngineError):
                 await self._engine.call(self._engine.api.kill, self.container_id)
 
-    async def _raise_memory(self) -> bool:
-        """Allow more memory; returns False if the engine cannot change limits (Podman 4). Raises EngineError."""
-        limit = int((self._limits.memory_mb + _MORE_MEMORY_MB) * (1 << 20))
+    async def _limit_memory(self, size: int) -> bool:
         updating = self._engine.api.update_container
         try:
-            await self._engine.call(updating, self.container_id, mem_limit=limit, memswap_limit=limit)
+            await self._engine.call(updating, self.container_id, mem_limit=size, memswap_limit=size)
         except EngineError as error:
             if error.status != 404 or "container" in str(error):
                 raise
-            return False
+            return False  # as in Podman 4
         return True
 
     async def _run_helper(self, script: str, **host_config: Any) -> None:
@@ -373,10 +349,3 @@ async def _is_running(sandbox: Sandbox) -> bool:
     with engine_errors("inspecting a container", "engine_unreachable"):
         state = await sandbox._engine.find(sandbox._engine.api.inspect_container, sandbox.container_id)
     return state is not None and bool(state["State"]["Running"])
-
-
-def _held_mb(memory: Mapping[str, Any]) -> float:
-    """Return the megabytes that the kernel cannot reclaim: processes and tmpfs, without the file cache."""
-    details = memory.get("stats") or {}
-    cache = sum(details.get(f"total_{name}", details.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return float(memory.get("usage", 0) - cache) / (1 << 20)

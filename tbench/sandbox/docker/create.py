@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from harness.concurrency import wait_until_ended
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS
@@ -23,6 +25,7 @@ from tbench.sandbox.recipe import ContainerLimits, SandboxRecipe
 if TYPE_CHECKING:
     from tbench.sandbox.docker.compose.options import ServiceOptions
 
+T = TypeVar("T")
 ROUTER, TRIAL = "192.0.0.1", "192.0.0.2"
 """Addresses of a router and of the trial behind it, from a range that is never routed (RFC 7335)."""
 _HELPER_SEC = 60.0
@@ -82,7 +85,10 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
         ],
         # The tmux socket must survive `rm -rf /tmp/*`, read-only roots and other users.
         tmpfs={f"{TOOLS}/run": "mode=1777,size=16m"},
-        **_extras(recipe),
+        log_config=_BOUNDED_LOG if recipe.startup.entrypoint else None,
+        cpuset_cpus=",".join(map(str, recipe.cpuset)) or None,
+        device_requests=[_gpus(recipe)] if recipe.gpus else None,
+        storage_opt=None if recipe.storage_mb is None else {"size": f"{recipe.storage_mb:.0f}m"},
     )
     arguments = {
         "image": recipe.image.id,
@@ -101,21 +107,7 @@ def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
     return recipe.options.apply_to(engine.api, arguments, shares_network=recipe.shares_with is not None)
 
 
-def _extras(recipe: Recipe) -> dict[str, Any]:
-    """Return the parts of the host configuration that few tasks need."""
-    extras: dict[str, Any] = {}
-    if recipe.startup.entrypoint:
-        extras["log_config"] = _BOUNDED_LOG
-    if recipe.cpuset:
-        extras["cpuset_cpus"] = ",".join(map(str, recipe.cpuset))
-    if recipe.gpus:
-        extras["device_requests"] = [_gpus(recipe)]
-    if recipe.storage_mb is not None:
-        extras["storage_opt"] = {"size": f"{recipe.storage_mb:.0f}m"}
-    return extras
-
-
-def _gpus(recipe: Recipe) -> dict[str, Any]:
+def _gpus(recipe: Recipe) -> Any:
     """Return the device request for NVIDIA GPUs, by number if they are pinned."""
     which = {"device_ids": list(map(str, recipe.gpu_ids))} if recipe.gpu_ids else {"count": recipe.gpus}
     return {"driver": "nvidia", "capabilities": [["gpu"]], **which}
@@ -125,6 +117,22 @@ def _network_mode(recipe: Recipe) -> str:
     if recipe.shares_with:
         return f"container:{recipe.shares_with}"
     return NETWORK if recipe.has_internet and not recipe.has_router else "none"
+
+
+async def _leave(_: object) -> None:
+    """Undo nothing."""
+
+
+async def finish(making: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]] = _leave) -> T:
+    """Await `making` to its end even when cancelled, since the engine continues; then `undo` gets what was made."""
+    task = asyncio.ensure_future(making)
+    try:
+        await wait_until_ended(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(TrialError, EngineError):
+            await undo(task.result())
+        raise
+    return task.result()
 
 
 async def create(engine: Engine, config: Mapping[str, Any]) -> str:
@@ -149,14 +157,7 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
                 await force_remove(engine, name)
         raise TrialError("sandbox_failed", f"creating the container failed: {name} exists already, again and again")
 
-    creating = asyncio.ensure_future(trying())
-    try:
-        return await asyncio.shield(creating)
-    except asyncio.CancelledError:
-        # The engine continues creating: wait for its answer, or the container would never be removed.
-        with contextlib.suppress(TrialError):
-            await force_remove(engine, await creating)
-        raise
+    return await finish(trying(), partial(force_remove, engine))
 
 
 class HelperFailed(EngineError):
@@ -312,14 +313,8 @@ async def run_helper(
                 await force_remove(engine, container)
 
     left: list[str] = []
-    helping = asyncio.ensure_future(running())
-    try:
-        return await asyncio.shield(helping)
-    except asyncio.CancelledError:
-        # Its thread cannot be stopped, and the objects that it uses must not be removed meanwhile.
-        with contextlib.suppress(EngineError):
-            await helping
-        raise
+    # Its thread cannot be stopped, and the objects that it uses must not be removed meanwhile.
+    return await finish(running())
 
 
 _SCRATCH_IMAGE = "tbench/nothing:1"

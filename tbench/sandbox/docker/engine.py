@@ -360,7 +360,7 @@ class Engine:
                 raise
             raise EngineError(f"the engine did not answer {name} within {deadline_sec:.0f} s") from None
         except APIError as error:
-            message = _api_message(error)
+            message = one_line(str(error.explanation or error))
             # Podman's 500 for a container that has ended, or is being removed.
             raise EngineError(message, 409 if _WRONG_STATE in message else error.status_code) from error
         # The SDK does not wrap urllib3's errors when it reads a response in pieces (build, pull, logs).
@@ -490,7 +490,3 @@ def _dispose_of_result(dispose: Callable[[T], object], done: Future[T]) -> None:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(getattr(function, "func", function), "__name__", "a call")
-
-
-def _api_message(error: APIError) -> str:
-    return one_line(str(error.explanation or error))

@@ -167,11 +167,6 @@ class Forecast:
         return self.transfer_bytes * _UNPACKING_FACTOR
 
     @property
-    def is_tight(self) -> bool:
-        """Whether the free space is too small."""
-        return self.free_bytes is not None and self.disk_bytes > self.free_bytes
-
-    @property
     def summary(self) -> str:
         """One line for the user."""
         parts = [f"{counted(self.images, 'image')} to be pulled"]
@@ -186,12 +181,12 @@ class Forecast:
     @property
     def warning(self) -> str:
         """Warning and advice if the space may not suffice; otherwise empty."""
-        if not self.is_tight:
+        if self.free_bytes is None or self.disk_bytes <= self.free_bytes:
             return ""
         advice = "make room with 'docker system prune', or use --drop-images"
         return (
             f"the images may not fit: they need about {size_text(self.disk_bytes)}, and {self.root} has "
-            f"{size_text(self.free_bytes or 0)} free; {advice}"
+            f"{size_text(self.free_bytes)} free; {advice}"
         )
 
 
@@ -213,7 +208,10 @@ async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = 
     async def sizes(name: ImageName) -> dict[str, int] | None:
         try:
             async with asyncio.timeout(ASKING_SEC), slots:
-                return await engine.call(_sizes, name, engine.info.architecture, deadline_sec=ASKING_SEC)
+                return await engine.call(
+                    lambda: layer_sizes(name, find_login(name.registry), engine.info.architecture),
+                    deadline_sec=ASKING_SEC,
+                )
         except (TimeoutError, EngineError, SizeUnknown, LoginUnreadable):
             return None
 
@@ -231,7 +229,3 @@ async def describe_pulls(engine: Engine, names: Collection[ImageName], *, ask: b
         return []
     expected = await forecast(engine, names, ask=ask)
     return [line for line in (expected.summary, expected.warning) if line]
-
-
-def _sizes(name: ImageName, architecture: str) -> dict[str, int]:
-    return layer_sizes(name, find_login(name.registry), architecture)

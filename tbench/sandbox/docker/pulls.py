@@ -172,26 +172,21 @@ class _Registry:
     """Whether a pull has waited for the rate limit in vain."""
 
 
+@dataclass(kw_only=True)
 class Pulls:
     """The pulls of one run."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        at_once: int = AT_ONCE,
-        pull_sec: float = PULL_SEC,
-        retries: RetryPolicy | None = None,
-        say: Callable[[str], None] = lambda _: None,
-        report_every_sec: float = _REPORT_EVERY_SEC,
-    ) -> None:
-        """`pull_sec` limits one attempt; at most `at_once` attempts run concurrently."""
-        self._engine = engine
-        self._slots = asyncio.Semaphore(at_once)
-        self._pull_sec = pull_sec
-        self._retries = retries or RetryPolicy()
-        self._say = say
-        self._report_every_sec = report_every_sec
+    engine: Engine = field(kw_only=False)
+    at_once: int = AT_ONCE
+    """Maximum number of concurrent attempts."""
+    pull_sec: float = PULL_SEC
+    """Time limit of one attempt."""
+    retries: RetryPolicy = RetryPolicy()
+    say: Callable[[str], None] = lambda _: None
+    report_every_sec: float = _REPORT_EVERY_SEC
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.at_once)
         self._registries: dict[str, _Registry] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._pulled: set[str] = set()
@@ -264,12 +259,12 @@ class Pulls:
         return error.kind in ("passing", "rate-limited", "silent")
 
     def _pause(self, state: RetryCallState) -> float:
-        error, retries = _failure(state), self._retries
+        error, retries = _failure(state), self.retries
         own = wait_random_exponential(retries.first_sec, retries.most_sec)(state)
         return max(own, error.retry_after_sec or 0.0)
 
     def _is_exhausted(self, registry: _Registry, state: RetryCallState) -> bool:
-        error, retries = _failure(state), self._retries
+        error, retries = _failure(state), self.retries
         if error.kind == "silent" and not registry.answers and state.attempt_number >= _SILENT_ATTEMPTS:
             return True
         if error.kind == "rate-limited" and registry.is_limited:
@@ -281,12 +276,12 @@ class Pulls:
         if error.kind == "rate-limited":
             registry.not_before = max(registry.not_before, time.monotonic() + pause_sec)
         why = str(error) if error.kind == "rate-limited" else error.engine_message
-        self._say(f"{who}: {name.display_name}: {one_line(why, 200)}; trying again in {pause_sec:.0f} s")
+        self.say(f"{who}: {name.display_name}: {one_line(why, 200)}; trying again in {pause_sec:.0f} s")
 
     async def _attempt(self, registry: _Registry, name: ImageName, who: str, answered: Callable[[], None]) -> None:
         login: Login | None = None
         try:
-            login = await self._login(name)
+            login = await self.engine.call(find_login, name.registry, deadline_sec=_LOGIN_SEC)
             async with self._slot(registry):
                 await self._pull_once(name, who, login, answered)
         except LoginUnreadable as error:
@@ -314,33 +309,30 @@ class Pulls:
                     yield
                     return
 
-    async def _login(self, name: ImageName) -> Login | None:
-        return await self._engine.call(find_login, name.registry, deadline_sec=_LOGIN_SEC)
-
     async def _asked_to_wait(self, name: ImageName, login: Login | None) -> float | None:
         """Ask the registry for its waiting time, which the engine does not pass on."""
         with contextlib.suppress(EngineError):
-            return await self._engine.call(requested_wait_sec, name, login, deadline_sec=_ASKING_SEC)
+            return await self.engine.call(requested_wait_sec, name, login, deadline_sec=_ASKING_SEC)
         return None
 
     async def _pull_once(self, name: ImageName, who: str, login: Login | None, answered: Callable[[], None]) -> None:
-        self._say(f"{who}: pulling {name.display_name}")
+        self.say(f"{who}: pulling {name.display_name}")
         progress = PullProgress()
         reporting = asyncio.create_task(self._report_progress(progress, name, who))
         try:
-            await pull(self._engine, name, self._pull_sec, login, progress, answered)
+            await pull(self.engine, name, self.pull_sec, login, progress, answered)
         finally:
             reporting.cancel()
         answered()
-        self._say(f"{who}: pulled {name.display_name}: {progress.summary}")
+        self.say(f"{who}: pulled {name.display_name}: {progress.summary}")
 
     async def _report_progress(self, progress: PullProgress, name: ImageName, who: str) -> None:
         """Report progress regularly until cancelled."""
         last = ""
         while True:
-            await asyncio.sleep(self._report_every_sec)
+            await asyncio.sleep(self.report_every_sec)
             if (status := progress.status) != last:
-                self._say(f"{who}: pulling {name.display_name}: {status}")
+                self.say(f"{who}: pulling {name.display_name}: {status}")
                 last = status
 
 

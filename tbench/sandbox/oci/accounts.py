@@ -59,21 +59,14 @@ def _read(layers: Sequence[Path], name: str) -> str:
     for layer in layers:
         try:
             etc = os.open(layer / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return ""
-        try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=etc)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return ""
-        finally:
-            os.close(etc)
-        with os.fdopen(file, "rb") as stream:
             try:
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=etc)
+            finally:
+                os.close(etc)
+            with os.fdopen(file, "rb") as stream:
                 return stream.read(_MAX_BYTES).decode("utf-8", "replace")
-            except OSError:
-                return ""
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return ""
     return ""

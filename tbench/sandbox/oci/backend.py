@@ -17,7 +17,6 @@ from tbench.config.limits_in_force import DISK, LimitState, describe_limits
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
-from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import BUSYBOX, TOOLS, Capacity, SandboxSettings, Say, open_backend
 from tbench.sandbox.disk_watch import DiskWatch
 from tbench.sandbox.image import Image
@@ -28,7 +27,7 @@ from tbench.sandbox.oci.container import OciContainer, Place
 from tbench.sandbox.oci.images import Images
 from tbench.sandbox.oci.store import OciError, State, Store, how_to_install, missing_programs, run, runtime_name
 from tbench.sandbox.pinning import Lease, UnitPool
-from tbench.sandbox.recipe import ContainerLimits, SandboxRecipe, choose_networks, hostname_of
+from tbench.sandbox.recipe import SandboxRecipe, choose_networks
 from tbench.tasks.environment import Environment
 
 _PROBED: dict[Store, tuple[dict[str, LimitState], str]] = {}
@@ -61,8 +60,8 @@ class OciBackend:
         self._store.require_programs()
         if config.block_host:
             raise UsageError("--block-host: oci cannot keep containers away from the host; use Docker")
-        if config.network == "bridge":
-            _require_network_program("--network bridge")
+        if config.network == "bridge" and (missing := missing_programs("slirp4netns")):
+            raise UsageError(f"--network bridge: needs slirp4netns: {how_to_install(missing)}")
         self._say = say
         self._place = Place(self._store, Images(self._store, settings, say))
         self._reaping = asyncio.create_task(remove_leftovers(self._store))
@@ -213,27 +212,7 @@ class OciBackend:
         )
 
     def _recipe(self, environment: Environment, trial: str, image: Image, variables: dict[str, str]) -> SandboxRecipe:
-        task, settings = environment.settings, self._settings
-        is_public = choose_networks(settings.config.network, environment.networks).start.mode == "public"
-        return SandboxRecipe(
-            image=image,
-            limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
-            tools_volume=self._tools,
-            run=settings.run,
-            trial=trial,
-            has_internet=is_public,
-            proxy=settings.container_proxy,
-            is_proxied=is_public,
-            environment=variables,
-            hostname=hostname_of(environment.task.name),
-            workdir=task.workdir,
-            agent_user=environment.user,
-            is_fresh=environment.role != "agent",
-            loose=loose_files(environment),
-            storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
-            no_new_privileges=settings.config.no_new_privileges,
-            cap_add=settings.config.cap_add,
-        )
+        return SandboxRecipe.for_trial(environment, self._settings, trial, image, variables, tools_volume=self._tools)
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> OciContainer:
         directory = self._store.containers / Path(kept).name
@@ -278,8 +257,3 @@ def machine_capacity() -> Capacity:
     """Return the resources of this machine that this process may use."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20)
     return Capacity(len(os.sched_getaffinity(0)), memory, is_this_machine=True)
-
-
-def _require_network_program(wanted: str) -> None:
-    if missing := missing_programs("slirp4netns"):
-        raise UsageError(f"{wanted}: needs slirp4netns: {how_to_install(missing)}")

@@ -23,7 +23,7 @@ from tbench.results import Stage
 from tbench.sandbox.archive import FileEntry, pack, unpack
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, TOOLS, BackendFacts, ExecResult, Sandbox
 from tbench.sandbox.commands import EndOfOutput
-from tbench.sandbox.container import ROOT, BaseContainer
+from tbench.sandbox.container import MIN_FREE_PIDS, ROOT, BaseContainer
 from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.oci.accounts import find_user
 from tbench.sandbox.oci.images import Images
@@ -49,10 +49,6 @@ _ADDRESS, _NAME_SERVER = "10.0.2.100", "10.0.2.3"
 """Addresses that slirp4netns gives to a container and to its own name server."""
 _READY_SEC = 30.0
 _PUT_SEC = 600
-_FULL = 0.9
-"""Share of a limit above which it counts as used up."""
-_MIN_FREE_PIDS = 16
-_MORE_MEMORY_MB = 512.0
 _LOG_BYTES = 1 << 20
 # In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
 _WITHOUT_CGROUPS = {"runc": "--rootless=true", "crun": "--cgroup-manager=disabled"}
@@ -289,7 +285,7 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         """Allow some processes more than the limit for the block."""
         limit = self._limits.pids
         try:
-            await self._runtime("update", "--pids-limit", str(limit + _MIN_FREE_PIDS))
+            await self._runtime("update", "--pids-limit", str(limit + MIN_FREE_PIDS))
             yield
             await self._runtime("update", "--pids-limit", str(limit))
         except (OciError, TimeoutError) as error:
@@ -315,9 +311,6 @@ class OciContainer(BaseContainer[SandboxRecipe]):
 
     async def open_as_root(self, script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:
         return await self._make_commands(None).script(script, limit_sec=limit_sec, user=ROOT, environment={})
-
-    def hide(self, text: str) -> str:
-        return self._masks.mask_text(text)
 
     async def logs(self) -> Mapping[str, bytes]:
         with contextlib.suppress(OSError):
@@ -367,22 +360,15 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         if not self._place.has_limits or not self._state.is_running:
             return ()
         try:
-            return (*await self._free_processes(), *await self._free_memory())
+            used = json.loads(await self._runtime("events", "--stats"))["data"]
+            memory = used["memory"]
+            processes, in_use = used["pids"].get("current", 0), memory["usage"].get("usage", 0)
+            return await self._free(processes, in_use, memory.get("raw") or {})
         except (OciError, OSError, ValueError, TimeoutError) as error:
             origin = Origin("make_room", self.is_fresh)
             raise TrialError("sandbox_failed", f"making room failed: {error}", origin=origin) from error
 
-    async def _free_processes(self) -> list[str]:
-        limit = self._limits.pids
-        stats = json.loads(await self._runtime("events", "--stats"))["data"]
-        count = stats["pids"].get("current", 0)
-        if count < min(_FULL * limit, limit - _MIN_FREE_PIDS):
-            return []
-        await self._kill_processes()
-        return [f"processes: {count} of {limit} were running; all were killed"]
-
     async def _kill_processes(self) -> None:
-        """Kill all processes except our init. Raises OciError, OSError, ValueError, TimeoutError."""
         # While all are stopped, so that a fork bomb cannot start new ones meanwhile.
         async with self._paused():
             for pid in json.loads(await self._runtime("ps", "--format", "json")) or ():
@@ -399,17 +385,9 @@ class OciContainer(BaseContainer[SandboxRecipe]):
                 if self._state.is_running:
                     os.kill(self._state.pid, signal.SIGKILL)
 
-    async def _free_memory(self) -> list[str]:
-        usage = json.loads(await self._runtime("events", "--stats"))["data"]["memory"]
-        raw = usage.get("raw") or {}
-        cache = sum(raw.get(f"total_{name}", raw.get(name, 0)) for name in ("active_file", "inactive_file"))
-        limit_mb = self._limits.memory_mb
-        if (usage["usage"].get("usage", 0) - cache) / (1 << 20) < _FULL * limit_mb:
-            return []
-        more_mb = limit_mb + _MORE_MEMORY_MB
-        size = str(int(more_mb * (1 << 20)))
-        await self._runtime("update", "--memory", size, "--memory-swap", size)
-        return [f"memory: {limit_mb:.0f} MB were used up; {more_mb:.0f} MB are allowed now"]
+    async def _limit_memory(self, size: int) -> bool:
+        await self._runtime("update", "--memory", str(size), "--memory-swap", str(size))
+        return True
 
     async def remove(self) -> None:
         self._oom_kills = max(self._oom_kills, _count_oom_kills(self._state.pid))

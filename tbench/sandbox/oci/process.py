@@ -13,12 +13,13 @@ import termios
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import TtyStream
-from tbench.sandbox.commands import EXEC_SEC, Commands
+from tbench.sandbox.commands import EXEC_SEC, Command, Commands
 from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.oci.accounts import find_user
 from tbench.sandbox.oci.spec import process_spec
@@ -114,29 +115,19 @@ class OciCommands(Commands):
         self._layers, self._variables, self._masks = layers, variables, masks
 
     async def open(
-        self,
-        argv: Sequence[str],
-        *,
-        user: str,
-        workdir: str,
-        environment: Mapping[str, str],
-        deadline_sec: float = EXEC_SEC,
-        outage_sec: float | None = None,
+        self, command: Command, *, deadline_sec: float = EXEC_SEC, outage_sec: float | None = None
     ) -> ProcessStream:
-        spec = self._write_spec(argv, user, workdir, environment)
+        spec = self._write_spec(command)
         loop = asyncio.get_running_loop()
         _, stream = await loop.subprocess_exec(
             lambda: ProcessStream(self._masks, spec), *self._exec(spec), start_new_session=True
         )
         return stream
 
-    async def tty(
-        self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str, size: tuple[int, int]
-    ) -> TtyStream:
+    async def tty(self, command: Command, size: tuple[int, int]) -> TtyStream:
         console = {"height": size[0], "width": size[1]}
-        spec = self._write_spec(
-            argv, user, workdir, {"TERM": "xterm", **environment}, terminal=True, consoleSize=console
-        )
+        command = replace(command, environment={"TERM": "xterm", **command.environment})
+        spec = self._write_spec(command, terminal=True, consoleSize=console)
         outer, inner = pty.openpty()
         try:
             # The runtime passes on sizes of its own terminal, which has to be its controlling one.
@@ -153,15 +144,14 @@ class OciCommands(Commands):
         name = self._directory.name
         return [*self._store.as_root(self._state.pid), *self._store.runtime("exec", "--process", str(spec), name)]
 
-    def _write_spec(
-        self, argv: Sequence[str], user: str, workdir: str, environment: Mapping[str, str], **more: Any
-    ) -> Path:
+    def _write_spec(self, command: Command, **more: Any) -> Path:
         """Write the description of a command to a file. Raises TrialError(sandbox_lost, task_invalid)."""
         if not self._state.is_running:
             raise TrialError("sandbox_lost", "the container is gone or ended")
-        who = find_user(self._layers, user or self._recipe.image.user)
+        who = find_user(self._layers, command.user or self._recipe.image.user)
         spec = self._directory / f"exec-{uuid.uuid4().hex}.json"
-        described = process_spec(self._recipe, argv, who, workdir, {**self._variables, **environment})
+        environment = {**self._variables, **command.environment}
+        described = process_spec(self._recipe, command.argv, who, command.workdir, environment)
         try:
             spec.write_text(json.dumps({**described, **more}))
         except OSError as error:

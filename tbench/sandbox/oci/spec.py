@@ -115,7 +115,7 @@ def container_spec(
     `limits` is false where cgroups cannot be written: then the container has no limits.
     """
     namespaces = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
-    if _has_one_hierarchy():
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():  # version 2
         namespaces.append({"type": "cgroup"})
     return {
         "ociVersion": "1.0.2",
@@ -131,10 +131,6 @@ def container_spec(
             "seccomp": _seccomp(frozenset(capabilities(recipe))),
         },
     }
-
-
-def _has_one_hierarchy() -> bool:
-    return Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 
 def _resources(recipe: SandboxRecipe) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tbench.config.settings import NO_ENGINE
 from tbench.errors import UsageError
+from tbench.sandbox.owner import read_process
 from tbench.text import one_line
 
 PACKAGES = {
@@ -216,11 +217,8 @@ def is_held(directory: Path) -> bool:
 
 def start_of(pid: int) -> str:
     """Return the start time of a process in clock ticks; empty if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    state, start = read_process(Path(f"/proc/{pid}")) or ("Z", "")
+    return "" if state in "ZX" else start
 
 
 def read_states(store: Store) -> Iterator[tuple[Path, State | None]]:

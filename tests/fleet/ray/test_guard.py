@@ -83,7 +83,7 @@ def test_owners_are_those_of_the_engines_containers(engine: Engine) -> None:
     container = engine.api.create_container(IMAGE, labels={label: "somebody"})["Id"]
     try:
         assert guard.list_owners(SOCKET, label) == {"somebody"}
-        assert guard.remove_gone(SOCKET, label, KEPT_PREFIX, ["somebody"]) == 1
+        assert guard.remove_once(SOCKET, f"{label}=somebody", KEPT_PREFIX) == 1
         assert guard.list_owners(SOCKET, label) == set()
     finally:
         guard.remove_once(SOCKET, label, KEPT_PREFIX)

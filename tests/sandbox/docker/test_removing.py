@@ -58,7 +58,7 @@ async def test_what_is_refused_is_reported_and_removed_later(
 
     with own_relay(refuse) as relay:
         connected, said = Engine.connect(4, relay.host), list[str]()
-        backend = DockerBackend(connected, SandboxSettings(run_name), owns_engine=True)
+        backend = DockerBackend(connected, SandboxSettings(run_name), on_close=connected.close)
         await backend.open(said.append)
         options = {"force": True} if kind in ("container", "volume") else {}
         await remove_or_remember(connected, kind, name, in_use_sec=0.2, **options)
@@ -69,7 +69,7 @@ async def test_what_is_refused_is_reported_and_removed_later(
         refused = False
         connected, said = Engine.connect(4, relay.host), list[str]()
         connected.refused[kind, name] = RefusedRemoval(refusal[1], options)
-        backend = DockerBackend(connected, SandboxSettings(run_name), owns_engine=True)
+        backend = DockerBackend(connected, SandboxSettings(run_name), on_close=connected.close)
         await backend.open(said.append)
         await backend.close()
     assert not is_there(engine, kind, name)
@@ -118,7 +118,7 @@ async def test_what_a_machine_that_is_back_does_not_let_go_is_not_counted_as_rem
 
     with own_relay(refuse) as relay:
         connected, said = Engine.connect(4, relay.host), list[str]()
-        backend = DockerBackend(connected, SandboxSettings(run_name), owns_engine=True)
+        backend = DockerBackend(connected, SandboxSettings(run_name), on_close=connected.close)
         await backend.open(said.append)
         sandboxes = [await backend.sandbox(agent_environment(fresh()), f"t.s{seed}") for seed in range(2)]
         stuck.append(sandboxes[0].container_id)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lost_cancellations import moments_lost
 
-from tbench.sandbox.docker.stream import ExecStream
+from tbench.sandbox.docker.commands import ExecStream
 
 STDOUT, STDERR = 1, 2
 

@@ -11,8 +11,9 @@ import random
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from tbench.compose.project import DEFAULT_NETWORK, Project, Service
+from tbench.compose.project import DEFAULT_NETWORK, Project, Service, network_owner
 from tbench.errors import TrialError
 from tbench.sandbox.docker.compose.options import NO_SERVERS, ServiceEndpoint, ServiceOptions
 from tbench.sandbox.docker.create import ROUTER, TRIAL, Recipe, engine_errors
@@ -116,7 +117,7 @@ def offline_namespace(project: Project) -> frozenset[str]:
 
 def behind_router(project: Project) -> frozenset[str]:
     """Return the services behind a router; empty if the network of `main` is internal, the host's or none."""
-    first = _network_of_main(project)
+    first = network_owner(project.services, project.main)
     if first.network_mode is not None:
         return frozenset({first.name} if first.network_mode == "bridge" else ())
     if all(project.networks[name].internal for name in first.networks):
@@ -124,19 +125,6 @@ def behind_router(project: Project) -> frozenset[str]:
     if set(first.networks) != {DEFAULT_NETWORK}:
         return frozenset({first.name})
     return frozenset(name for name, each in project.services.items() if set(each.networks) == {DEFAULT_NETWORK})
-
-
-def _network_of_main(project: Project) -> Service:
-    """Return the service whose network `main` uses, usually `main` itself."""
-    return network_owner(project, project.main)
-
-
-def network_owner(project: Project, service: Service) -> Service:
-    """Return the service whose network a service uses, following `service:NAME` to the end."""
-    found = service
-    for _ in project.services:
-        found = project.services[found.shares_network_of or found.name]
-    return found
 
 
 def needed_networks(project: Project, behind: Collection[str]) -> Iterator[str]:
@@ -153,7 +141,7 @@ def addresses(
 
     If the networks have a name server, only services behind a router need them, and only on the networks of `main`.
     """
-    of_main = tuple(_network_of_main(project).networks) if behind else ()
+    of_main = tuple(network_owner(project.services, project.main).networks) if behind else ()
     found: dict[tuple[str, str], str] = {}
     for name in of_main if has_name_server else networks:
         members: list[Collection[str]] = [[each] for each in _others_on(project, behind, name)]
@@ -190,8 +178,8 @@ def holder_options(
 ) -> ServiceOptions:
     """Return the options of the container that holds the shared namespace: its networks, and names of services."""
     here = TRIAL if has_router else LOCALHOST
-    names = {name: [name, *(alias for each in own.values() for alias in each)] for name, own in _aliases(project)}
-    first = _network_of_main(project)
+    names = {name: [name, *chain(*each.networks.values())] for name, each in project.services.items()}
+    first = network_owner(project.services, project.main)
     known = ((service, address) for (service, network), address in others.items() if network in first.networks)
     hosts = {alias: address for service, address in known for alias in names[service]}
     for service in behind:
@@ -209,10 +197,6 @@ def holder_options(
     return ServiceOptions(
         host={**servers, "extra_hosts": hosts}, network_mode=None if endpoints else "none", endpoints=endpoints
     )
-
-
-def _aliases(project: Project) -> Iterator[tuple[str, Mapping[str, tuple[str, ...]]]]:
-    return ((name, service.networks) for name, service in project.services.items())
 
 
 def holder_recipe(recipe: Recipe, labels: Mapping[str, str]) -> Recipe:

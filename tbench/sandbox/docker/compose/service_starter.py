@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.concurrency import all_of
-from tbench.compose.project import MAIN, Condition, Project, Service
+from tbench.compose.project import MAIN, Condition, Project, Service, network_owner
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.cleaning import list_labelled
@@ -25,7 +24,6 @@ from tbench.sandbox.docker.compose.networks import (
     holder_recipe,
     hosts_of,
     needed_networks,
-    network_owner,
     offline_namespace,
 )
 from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
@@ -44,6 +42,7 @@ from tbench.sandbox.docker.create import (
     create_arguments,
     engine_errors,
     ensure_scratch_image,
+    finish,
     last_output,
     run_helper,
 )
@@ -53,7 +52,6 @@ from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 from tbench.sandbox.docker.router import Router
 from tbench.sandbox.owner import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 
-T = TypeVar("T")
 _REMOVE_LINK = f"{BUSYBOX} ip link del eth0"
 """Script that removes the only link of a namespace. The engine shares /etc/hosts only if there is one."""
 StartMain = Callable[[Recipe], Awaitable[str]]
@@ -221,8 +219,13 @@ class ServiceStarter:
             return
         members = sum(name in service.networks for service in self._project.services.values())
         inner = network.internal or not any_recipe.has_internet or bool(any_recipe.closed_to)
-        making = create_network(self._engine, self._pool, members, self._labels(any_recipe), inner=inner)
-        self._networks[name] = await _finish_if_cancelled(making, lambda each: self.made.networks.append(each.name))
+
+        async def make() -> None:
+            labels = self._labels(any_recipe)
+            made = self._networks[name] = await create_network(self._engine, self._pool, members, labels, inner=inner)
+            self.made.networks.append(made.name)
+
+        await finish(make())
 
     async def _make_volume(self, key: str, name: str) -> None:
         kind, _, source = key.partition(":")
@@ -231,7 +234,7 @@ class ServiceStarter:
             return
         labels = self._labels(self._recipes[MAIN])
         self.made.volumes.append(name)
-        await _finish_if_cancelled(create_volume(self._engine, name, labels))
+        await finish(create_volume(self._engine, name, labels))
         copied = self._folder / source if volume is None else None
         if copied.exists() if copied is not None else volume is not None and volume.world_writable:
             await fill_volume(self._engine, name, copied, labels)
@@ -328,13 +331,13 @@ class ServiceStarter:
 
     def _reaches_outside(self, service: Service) -> bool:
         """Whether the network of a service, possibly shared with another, reaches beyond the trial's own networks."""
-        holder = network_owner(self._project, service)
+        holder = network_owner(self._project.services, service)
         reaches_out = any(not self._project.networks[name].internal for name in holder.networks)
         return reaches_out or holder.network_mode in ("bridge", "host")
 
     def _shares_outside_network(self, service: Service) -> bool:
         """Whether it shares a network that reaches outside, where raw sockets would bypass blocked addresses."""
-        holder = network_owner(self._project, service)
+        holder = network_owner(self._project.services, service)
         if holder.name in self._behind:
             return self.made.router is not None
         is_out = self._reaches_outside(service) and holder.network_mode != "host"
@@ -361,24 +364,6 @@ class ServiceStarter:
             waiting = asyncio.create_task(wait(self._engine, name, self.made.containers[name]))
             self._waits[name, condition] = waiting
         await asyncio.shield(waiting)
-
-
-async def _finish_if_cancelled(making: Coroutine[Any, Any, T], note: Callable[[T], object] = lambda _: None) -> T:
-    """Await `making` to its end even when cancelled, so that `note` records what the engine has made."""
-    task, was_cancelled = asyncio.ensure_future(making), False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            was_cancelled = True
-        except TrialError:
-            break
-    if not was_cancelled:
-        note(task.result())
-        return task.result()
-    with contextlib.suppress(TrialError):
-        note(task.result())
-    raise asyncio.CancelledError
 
 
 _STOP_SEC = 30.0

@@ -395,10 +395,11 @@ import asyncio, os
 from pathlib import Path
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 async def start():
-    async with open_backend(DockerBackend.connect(SandboxSettings("tests-killed"))) as backend:
+    async with open_backend(DockerBackend(Engine.connect(), SandboxSettings("tests-killed"))) as backend:
         await backend.sandbox(agent_environment(Task.read(Path({str(path)!r}))), "killed.0")
         os.kill(os.getpid(), 9)
 asyncio.run(start())

@@ -145,7 +145,8 @@ async def test_what_docker_is_configured_for_comes_into_no_container_by_itself(
     task = Task.read(make_task(toml='[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\n'))
     for choice, told in (("none", "0"), ("inherit", "4")):
         settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", container_proxy=container_proxy(choice))
-        async with open_backend(DockerBackend(Engine.connect(1), settings, owns_engine=True)) as backend:
+        connected = Engine.connect(1)
+        async with open_backend(DockerBackend(connected, settings, on_close=connected.close)) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "told.0")
             assert await said(sandbox, NAMES) == told
             await sandbox.remove()
