@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from fault_server import RECORDED, FaultServer
 from hypothesis import settings
+from own_podman import load_from_docker, own_podman
 from packaged_trials import Pull, pull
 from xdist.scheduler import LoadScopeScheduling
 
@@ -30,7 +31,7 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.networks import ensure_network
-from tbench.sandbox.docker.tools import ensure_tools
+from tbench.sandbox.docker.tools import ensure_base_images, ensure_tools
 from tbench.sandbox.oci.backend import OciBackend
 from tbench.sandbox.oci.store import Store, missing_programs
 from tbench.tasks.environment import agent_environment
@@ -58,6 +59,15 @@ StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 MAX_CASES = 2
 """Cases of one test with containers that `make test` tries: the first and the last. `make test-all` tries all."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Try what is marked `each_engine` on all kinds of engines, and not only on the usual one."""
+    if metafunc.definition.get_closest_marker("each_engine") and "make_backend" in metafunc.fixturenames:
+        missing = pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed")
+        podman = (pytest.param(each, marks=[pytest.mark.slow, missing]) for each in ("podman", "rootless_podman"))
+        other = pytest.param("oci", marks=pytest.mark.slow)
+        metafunc.parametrize("make_backend", ["usual", other, *podman], indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -172,11 +182,14 @@ def left_by_the_sdk() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tools_volume(engine: Engine) -> str:
-    async def prepare() -> str:
-        await ensure_network(engine)
-        return await ensure_tools(engine, print)
+    return asyncio.run(prepare(engine))
 
-    return asyncio.run(prepare())
+
+async def prepare(engine: Engine) -> str:
+    """Make base images, network and tools volume; returns the volume's name."""
+    await ensure_base_images(engine, print)
+    await ensure_network(engine)
+    return await ensure_tools(engine, print)
 
 
 @pytest.fixture
@@ -216,18 +229,26 @@ def run_name() -> str:
 
 
 @pytest.fixture(scope="session")
-def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
+def make_backend(request: pytest.FixtureRequest) -> Iterator[MakeBackend]:
     """Makes the backend of tests that need containers, and no particular engine.
 
     In `make test` that is the one without an engine, where its programs are there: a container costs half as much. In
     `make test-all`, and where slow tests are not left out, it is Docker.
     """
-    if "not slow" in request.config.option.markexpr and not missing_programs(
-        "runc", "skopeo", "umoci", "buildah", "slirp4netns"
-    ):
-        return lambda settings: OciBackend(Store.at("oci:"), settings)
-    engine, _ = request.getfixturevalue("engine"), request.getfixturevalue("tools_volume")
-    return lambda settings: DockerBackend(engine, settings)
+    kind = getattr(request, "param", "usual")
+    missing = missing_programs("runc", "skopeo", "umoci", "buildah", "slirp4netns")
+    if kind == "oci" or (kind == "usual" and "not slow" in request.config.option.markexpr and not missing):
+        if missing:
+            pytest.skip(f"not installed: {', '.join(missing)}")
+        yield lambda settings: OciBackend(Store.at("oci:"), settings)
+    elif kind == "usual":
+        engine, _ = request.getfixturevalue("engine"), request.getfixturevalue("tools_volume")
+        yield lambda settings: DockerBackend(engine, settings)
+    else:
+        with own_podman(is_rootless=kind == "rootless_podman") as podman:
+            load_from_docker(podman)
+            asyncio.run(prepare(podman))
+            yield lambda settings: DockerBackend(podman, settings)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.own_images import tools_tag
 
 START_SEC, END_SEC = 60.0, 60.0
 # What a machine without systemd or with fewer capabilities needs; elsewhere it does no harm.
@@ -52,6 +53,13 @@ def _new_user() -> Iterator[str]:
         yield name
     finally:
         subprocess.run(["userdel", "--force", name], capture_output=True, timeout=END_SEC)
+
+
+def load_from_docker(engine: Engine) -> None:
+    """Copy base image and tools from Docker, if it has them: making them anew takes minutes."""
+    images = ["debian:bookworm-slim", tools_tag()]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        engine.api.load_image(subprocess.run(["docker", "save", *images], check=True, capture_output=True).stdout)
 
 
 def _serving(directory: Path, user: str) -> Iterator[Engine]:

@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_podman import own_podman
-
-from tbench.sandbox.own_images import recipe_hash
-from tbench.tasks.sources import images_dir
+from own_podman import load_from_docker, own_podman
 
 pytestmark = [
     pytest.mark.podman,
@@ -25,7 +22,6 @@ pytestmark = [
 MakeTask = Any
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 DOCKER = "unix:///var/run/docker.sock"
-IMAGES = ["debian:bookworm-slim", f"tbench/tools:{recipe_hash(images_dir() / 'tools')}"]
 BOUND_SEC = 300.0
 
 
@@ -34,9 +30,7 @@ def test_both_have_trials_and_it_is_said_that_they_are_not_alike(
 ) -> None:
     path, directory = make_task("both"), tmp_path / "run"
     with own_podman() as engine:
-        with subprocess.Popen(["docker", "save", *IMAGES], stdout=subprocess.PIPE) as saving:
-            assert saving.stdout is not None
-            engine.api.load_image(saving.stdout.read())
+        load_from_docker(engine)
         podman = f"unix://{Path(engine.info.root).parent}/podman.sock"
         words = ["--agent", "oracle", "-k", "6", "-n", "6", "--cpu-overcommit", "4", "--verify", "shared"]
         ended = subprocess.run(

@@ -33,7 +33,7 @@ from tbench.verify.calibration import Calibration, image_identity, save_calibrat
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.each_engine]
 BOUND_SEC = 90
 MakeTask = Any
 Start = Any

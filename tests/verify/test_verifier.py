@@ -178,6 +178,7 @@ async def test_a_server_that_the_agent_left_running_is_still_there(verified: Ver
     assert verdict.reward == 1.0
 
 
+@pytest.mark.each_engine
 @pytest.mark.parametrize(
     "attack",
     [
@@ -199,6 +200,7 @@ async def test_planted_files_of_the_agent_are_ignored(verified: Verified, attack
     assert verdict.files["verifier/stdout.txt"] == b"ran\n"
 
 
+@pytest.mark.each_engine
 async def test_planted_tests_do_not_reach_through_a_link(verified: Verified) -> None:
     verdict = await verified(f"cat /app/kept && {HONEST}", "mkdir -p /app; echo mine > /app/kept; ln -s /app /tests")
     assert verdict.files["verifier/stdout.txt"] == b"mine\n"
@@ -369,6 +371,7 @@ async def test_an_image_without_bash_has_no_verdict(verified: Verified) -> None:
     assert "bash" in str(failed)
 
 
+@pytest.mark.each_engine
 async def test_no_process_inside_can_end_the_container(verified: Verified) -> None:
     # Process 1 is the init: its end would end the container.
     attacks = (
