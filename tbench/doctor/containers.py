@@ -16,7 +16,7 @@ from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.create import limits_host_config
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.podman import overlay_remedy
+from tbench.sandbox.docker.podman import overlay_remedy, podman_remedy
 from tbench.sandbox.limits import READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.own_images import base_images, tools_volume_name
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
@@ -218,7 +218,8 @@ async def check_build_network(engine: Engine) -> Finding:
         output = await run_probe(engine, "echo started", network_mode="bridge")
     except EngineError as error:
         what = f"no container starts on the engine's default bridge: {one_line(str(error), 200)}"
-        return fail(what, "images cannot be built: restart the engine, which creates that bridge again")
+        remedy = podman_remedy(str(error), is_rootless=engine.info.is_rootless) if engine.info.is_podman else ""
+        return fail(what, remedy or "images cannot be built: restart the engine, which creates that bridge again")
     if output.text == "started":
         return ok("a container starts on the engine's default bridge")
     printed = output.text[-_MAX_OUTPUT:]

@@ -94,6 +94,8 @@ def podman_remedy(message: str, *, is_rootless: bool) -> str:
     if "insufficient uids" in low or "subuid" in low or "newuidmap" in low:
         ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
         return f"install uidmap, and give this user ids: 'sudo usermod {ranges} $USER && podman system migrate'"
+    if "slirp4netns" in low or "rootless netns" in low:
+        return "install slirp4netns, which connects the containers of ordinary users"
     if "rlimit" in low:
         lines = 'default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"] under [containers]'
     elif "cgroup" in low:

@@ -22,7 +22,7 @@ from tbench.sandbox.docker.build import BuildFailed, build_own, last_lines
 from tbench.sandbox.docker.create import limits_host_config, run_helper
 from tbench.sandbox.docker.discovery import find_engine
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
-from tbench.sandbox.docker.podman import start_podman
+from tbench.sandbox.docker.podman import podman_remedy, start_podman
 from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
 from tbench.sandbox.image import ImageName
 from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, read_limits
@@ -188,7 +188,8 @@ async def repair_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
         printed = await _check_and_fill(engine, name, tag, is_new=is_new)
     except (BuildFailed, EngineError, TimeoutError) as error:
         why = f"{one_line(str(error), 300)}{last_lines(log)}"
-        raise UsageError(f"building the tools volume from {recipe} failed: {why}") from error
+        remedy = podman_remedy(str(error), is_rootless=engine.info.is_rootless) if engine.info.is_podman else ""
+        raise UsageError(f"building the tools volume from {recipe} failed: {why}{remedy and f'; {remedy}'}") from error
     was_filled = "filled" in printed.splitlines()
     if was_filled:
         say(f"tools: volume {name} {'is ready' if is_new else 'was damaged and has been repaired'}")

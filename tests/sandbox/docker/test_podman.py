@@ -58,6 +58,8 @@ def test_the_socket_is_where_podman_itself_would_listen(tmp_path: Path) -> None:
     [
         ("crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", 'runtime = "runc"'),
         ("runc: error setting rlimit type 7: operation not permitted", "default_ulimits"),
+        ('exec: "slirp4netns": executable file not found in $PATH', "install slirp4netns"),
+        ("failed to mount runtime directory for rootless netns: no such file or directory", "install slirp4netns"),
         ("potentially insufficient UIDs or GIDs available in user namespace", "--add-subuids"),
     ],
 )
