@@ -1,4 +1,4 @@
-"""Several models in one `tbench run`: a run for each, one after the other, and their comparison."""
+"""Several models or agents in one `tbench run`: a run for each pair, one after the other, and their comparison."""
 
 from __future__ import annotations
 
@@ -25,20 +25,33 @@ if TYPE_CHECKING:
     from tbench.runs.run import RunOutcome
 
 
+def _names(configs: Sequence[RunConfig]) -> tuple[str, list[str]]:
+    """Return what the runs differ in, "model", "agent" or "run", and a name for each run."""
+    models = [each.model.name or "" for each in configs]
+    agents = [Path(name).stem if (name := each.agent.name).endswith(".toml") else name for each in configs]
+    if len(set(agents)) == 1:
+        return "model", models
+    if len(set(models)) == 1:
+        return "agent", agents
+    return "run", [" ".join(filter(None, pair)) for pair in zip(agents, models, strict=True)]
+
+
 def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> list[Resolved[RunConfig]]:
-    """Return the configurations of several models, each with a run directory OUTPUT/MODEL. Raises UsageError."""
+    """Return the configurations of several runs, each with a run directory OUTPUT/MODEL, OUTPUT/AGENT, or
+    OUTPUT/AGENT-MODEL. Raises UsageError."""
     output, schedule = each[0].config.output, each[0].config.schedule
+    what, names = _names([resolved.config for resolved in each])
     if schedule.shard is not None:
-        raise UsageError(f"--shard: cannot be combined with {counted(len(each), 'model')}; run each model by itself")
+        raise UsageError(f"--shard: cannot be combined with {counted(len(each), what)}; run each {what} by itself")
     if output.directory is None and resume:
         return list(each)  # refused as with a single model
-    folder = Path(output.directory or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{len(each)}-models")
+    folder = Path(output.directory or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{len(each)}-{what}s")
     if (folder / RUN.manifest).exists():
-        raise UsageError(f"{folder}: is the run of a single model; name another directory with --output")
-    directories = [str(folder / directory_name(resolved.config.model.name or "")) for resolved in each]
+        raise UsageError(f"{folder}: is the run of a single {what}; name another directory with --output")
+    directories = [str(folder / directory_name(name)) for name in names]
     for directory in directories:
         if directories.count(directory) > 1:
-            raise UsageError(f"{directory}: would be the directory of two models; serve them under different names")
+            raise UsageError(f"{directory}: would be the directory of two runs; give models and agents different names")
     return [
         replace(resolved, config=resolved.config.with_values(output={"directory": directory}))
         for resolved, directory in zip(each, directories, strict=True)
@@ -55,36 +68,37 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
     (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
     tasks = tasks_of_run(config, documents[0] if documents else None)
     run_interruptibly(_check_endpoints([config for config, _ in runs]))
+    what, names = _names([config for config, _ in runs])
     outcomes: list[RunOutcome | None] = []
     made_images: MadeImages = {}
     for number, (config, earlier) in enumerate(runs, start=1):
         if config.output.verbosity != "quiet":
             if number > 1:
                 print_line("", err=True)
-            print_line(f"model {number} of {len(runs)}: {config.model.name}", err=True)
+            print_line(f"{what} {number} of {len(runs)}: {names[number - 1]}", err=True)
         try:
             is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images
             config = config.with_values(sandbox={"drop_images": is_dropped})
             outcomes.append(outcome := execute(config, earlier, tasks, made_images, began))
         except UsageError as error:  # its endpoint is gone; the next model's may answer
-            print_line(f"tbench: {config.model.name}: {error}", err=True)
+            print_line(f"tbench: {names[number - 1]}: {error}", err=True)
             outcomes.append(None)
         else:
             if outcome.interrupted:
                 break
     directories = [Path(config.output.directory or "") for config, _ in runs]
     if all(outcome is not None and not outcome.interrupted and outcome.stopped is None for outcome in outcomes):
-        _print_comparison(directories, is_json=config.output.json_lines)
+        _print_comparison(directories, is_json=config.output.json_lines, anyway=what != "model")
     else:
         again = f"repeat the command with --output {directories[0].parent} --resume"
-        print_line(f"tbench: not all models are done; to finish and compare them, {again}", err=True)
+        print_line(f"tbench: not all {what}s are done; to finish and compare them, {again}", err=True)
     if shows_next(config):
         print_view_command(directories[0])
     return outcomes
 
 
 async def _check_endpoints(configs: Sequence[RunConfig]) -> None:
-    """Connect to the endpoint of each model once. Raises UsageError."""
+    """Check each agent, and connect to the endpoint of each model. Raises UsageError."""
     for config in configs:
         setup = AgentSetup.from_config(config.agent, config.model, config.limits)
         chat, _ = await connect_if_used(setup, print_progress)
@@ -92,12 +106,12 @@ async def _check_endpoints(configs: Sequence[RunConfig]) -> None:
             await chat.close()
 
 
-def _print_comparison(directories: Sequence[Path], *, is_json: bool) -> None:
+def _print_comparison(directories: Sequence[Path], *, is_json: bool, anyway: bool) -> None:
     """Print the comparison of finished runs, or why they cannot be compared, with their scores."""
     if not is_json:
         print_line("")
     try:
-        print_comparison(directories, "line" if is_json else "table")
+        print_comparison(directories, "line" if is_json else "table", anyway=anyway)
     except UsageError as error:
         print_line(f"tbench compare: {error}", err=True)
         for directory in () if is_json else directories:

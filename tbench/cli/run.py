@@ -172,10 +172,12 @@ def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None,
     wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: only works with --resume; a new run retries by itself (--retries)")
-    _reject_unused_options(resolved)
+    if all(one.config.agent.name == resolved.config.agent.name for one in each):
+        _reject_unused_options(resolved)
     reject_pull_with_build(resolved)
-    if resolved.config.agent.name in AGENTS_WITHOUT_MODEL:
-        each = [resolved]  # a file may list models for other runs
+    # For an agent without a model, one run suffices: a file may list models for other runs.
+    first = resolved.config.model
+    each = [one for one in each if one.config.agent.name not in AGENTS_WITHOUT_MODEL or one.config.model == first]
     if len(each) > 1:
         from tbench.cli.models import in_own_directories
 

@@ -37,6 +37,8 @@ class Value:
     """Source of the value, as shown in messages and by `tbench config show`."""
     model: int | None = None
     """Number of the model that has this value, counted from 0; None if all have it."""
+    agent: int | None = None
+    """The same of the agent."""
 
     @property
     def is_flag(self) -> bool:
@@ -156,9 +158,10 @@ class Layers(Generic[Config]):
     def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
         """Check the value of a flag as click passes it. Raises UsageError."""
         setting = self._settings[path]
-        if (setting.option.several or setting.option.per_model) and not isinstance(given, str | bool):
-            if len(given) > 1 and setting.option.several:
-                setting = self._settings[f"{setting.section}.{setting.option.several}"]
+        option = setting.option
+        if (option.several or option.per_model or option.per_agent) and not isinstance(given, str | bool):
+            if len(given) > 1 and option.several:
+                setting = self._settings[f"{setting.section}.{option.several}"]
             else:
                 given = given[0]
         if isinstance(given, str):
@@ -168,19 +171,31 @@ class Layers(Generic[Config]):
     def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
         """Merge the values of all layers, lowest first, into `base`.
 
-        Raises UsageError for values that contradict each other, and for several models.
+        Raises UsageError for values that contradict each other, and for several models or agents.
         """
+        values = list(values)
         found = self.resolve_each(values, base)
-        if len(found) > 1:
-            raise UsageError(f"{found[1].origins['model.name']}: several models; only tbench run takes more than one")
+        for path, what, several in (
+            ("model.name", "models", any(each.model for each in values)),
+            ("agent.name", "agents", any(each.agent for each in values)),
+        ):
+            if several:
+                raise UsageError(f"{found[-1].origins[path]}: several {what}; only tbench run takes more than one")
         return found[0]
 
     def resolve_each(self, values: Iterable[Value], base: Config | None = None) -> list[Resolved[Config]]:
-        """Resolve the values for each model, or once if they list no models. Raises UsageError."""
+        """Resolve the values for each agent with each model, or once if they list none. Raises UsageError."""
         values = list(values)
         _require_one_list_of_models(values)
-        numbers = sorted({each.model or 0 for each in values}) or [0]
-        return [self._resolve([each for each in values if each.model in (None, number)], base) for number in numbers]
+        models = sorted({each.model or 0 for each in values}) or [0]
+        agents = sorted({each.agent or 0 for each in values}) or [0]
+        return [
+            self._resolve(
+                [each for each in values if each.model in (None, model) and each.agent in (None, agent)], base
+            )
+            for agent in agents
+            for model in models
+        ]
 
     def _resolve(self, values: Iterable[Value], base: Config | None) -> Resolved[Config]:
         merged: dict[str, dict[str, Any]] = base.model_dump() if base else {section: {} for section in self._sections}

@@ -46,6 +46,8 @@ class Option:
     """The setting that takes the values if the option is repeated."""
     per_model: bool = False
     """Whether each repetition of the option is another model, with a run of its own."""
+    per_agent: bool = False
+    """Whether each repetition of the option is another agent, with a run of its own for each model."""
     has_password: bool = False
     """Whether values may contain a password, so that messages do not quote them."""
     measured: bool = True

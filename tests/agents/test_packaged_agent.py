@@ -200,18 +200,18 @@ def questions(server: ToolCallingServer) -> list[str]:
     return [text.split()[0] for text in said if text.startswith(("one", "two", "three"))]
 
 
-def test_runs_of_two_agents_are_compared_by_task_and_seed(
+def test_several_agents_in_one_command_are_compared_by_task_and_seed(
     tmp_path: Path, make_task: MakeTask, server: ToolCallingServer, tools_volume: str
 ) -> None:
-    tasks, names = make_task().parent, ("first", "second")
-    for name, work in zip(names, ("touch /app/done", ":"), strict=True):
+    command = [sys.executable, "-m", "tbench", "run", str(make_task().parent), "--base-url", server.base_url, "--json"]
+    for name, work in (("first", "touch /app/done"), ("second", ":")):
         recipe = tmp_path / f"{name}.toml"
         write_recipe(recipe, f': {{instruction}}\n"$ASK" one && {work}', name=name)
-        (tmp_path / name).mkdir()
-        run(tmp_path / name, tasks, str(recipe), server.base_url)
-    command = [sys.executable, "-m", "tbench", "compare", *(str(tmp_path / name / "run") for name in names), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    document = json.loads(done.stdout)
+        command += ["--agent", str(recipe)]
+    command += ["--verify", "shared", "--retries", "0", "--output", str(tmp_path / "both")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert sorted(each.name for each in (tmp_path / "both").iterdir()) == ["first", "second"], done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
     assert [each["agent"] for each in document["runs"]] == ["first@1.0", "second@1.0"]
     (comparison,) = document["comparisons"]
     assert (comparison["paired_by"], comparison["seeds"], comparison["difference"]) == ("seed", [0], -1.0)

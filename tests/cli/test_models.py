@@ -107,8 +107,10 @@ def test_a_model_whose_endpoint_has_gone_does_not_keep_the_next_one_from_running
     ("words", "said"),
     [
         ("-m a -m b -m c {url} {url}", "--base-url is given 2 times for 3 models; give it once or for each"),
-        ("-m a -m a {url}", "o/a: would be the directory of two models; serve them under different names"),
-        ("-m a/b -m a-b {url}", "o/a-b: would be the directory of two models; serve them under different names"),
+        ("-m a -m a {url}", "o/a: would be the directory of two runs; give models and agents different names"),
+        ("-m a/b -m a-b {url}", "o/a-b: would be the directory of two runs; give models and agents different"),
+        ("-m a -a codex -a codex {url}", "o/a: would be the directory of two runs; give models and agents different"),
+        ("-a codex -a aider {url} --shard 0/2", "--shard: cannot be combined with 2 agents; run each agent by itself"),
         ("-m a -m b {url} --shard 0/2", "--shard: cannot be combined with 2 models; run each model by itself"),
         ("-m a -m b --agent oracle", "--model: no effect with --agent oracle, which uses no model; leave out one or"),
         ("-c two.toml -m c", "--model: two.toml lists 2 models; leave one of them out"),
@@ -129,6 +131,12 @@ def test_what_cannot_be_combined_with_several_models_is_refused_in_one_line(
     assert done.stderr.startswith(f"tbench: {said}")
 
 
+def test_each_agent_runs_with_each_model_and_one_without_a_model_once(endpoint: FaultServer, tmp_path: Path) -> None:
+    given = ["-a", "model", "-a", "oracle", *AT_ONE_ENDPOINT, "--base-url", endpoint.base_url, "-o", "o"]
+    done = in_process.tbench("run", "bundled", *given, "--dry-run", directory=tmp_path)
+    assert re.findall(r"\bo/([\w-]+)", done.stdout) == ["model-org-strong", "model-org-weak", "oracle-org-strong"]
+
+
 @pytest.mark.parametrize("command", ["config show", "extract bundled", "debug tidy-notes", "replay run x.jsonl"])
 def test_other_commands_take_one_model(tmp_path: Path, command: str) -> None:
     done = in_process.tbench(*command.split(), "-m", "a", "-m", "b", *URL, directory=tmp_path)
@@ -144,3 +152,9 @@ def test_a_folder_of_runs_is_resumed_by_the_command_that_began_them(tmp_path: Pa
     assert "all: is a folder of runs; name one of them, or repeat the tbench run command" in done.stderr
     done = in_process.tbench("run", "-m", "a", "-m", "b", *URL, "-o", "all/a", directory=tmp_path)
     assert done.stderr.startswith("tbench: all/a: is the run of a single model; name another directory")
+
+
+def test_other_commands_take_one_agent(tmp_path: Path) -> None:
+    done = in_process.tbench("config", "show", "-a", "codex", "-a", "aider", directory=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "tbench: --agent: several agents; only tbench run takes more than one"

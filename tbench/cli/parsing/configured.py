@@ -36,7 +36,7 @@ class GivenSettings(Generic[Config]):
         return self.layers.resolve(self.values, base)
 
     def resolve_each(self) -> list[Resolved[Config]]:
-        """Return a configuration for each of the given models, or a single one if none is given. Raises UsageError."""
+        """Return a configuration for each given agent with each given model, agents outermost. Raises UsageError."""
         return self.layers.resolve_each(self.values)
 
 
@@ -178,7 +178,7 @@ def _option(setting: Setting) -> click.Option:
         return click.Option([*map("/".join, zip(setting.flags, setting.off_flags, strict=True)), name], default=None)
     return click.Option(
         [*setting.flags, name],
-        multiple=setting.kind is tuple or option.several is not None or option.per_model,
+        multiple=setting.kind is tuple or option.several is not None or option.per_model or option.per_agent,
         type=_Text(setting),
     )
 
@@ -219,6 +219,10 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
                 raise UsageError(f"{flag} is given {len(given)} times for {models} models; give it once or for each")
             for number, each in enumerate(given):
                 yield replace(layers.option(setting.path, each, flag), model=number)
+            continue
+        if option.per_agent and len(given) > 1:
+            for number, each in enumerate(given):
+                yield replace(layers.option(setting.path, each, flag), agent=number)
             continue
         is_word = setting.off_flags and setting.kind is not bool
         yield layers.option(setting.path, flag.removeprefix("--") if is_word else given, flag)
