@@ -49,6 +49,17 @@ async def test_waiting_is_summed_over_replies_outages_of_the_terminal_and_refuse
     assert clock.waited_sec == pytest.approx(10)
 
 
+async def test_time_that_another_process_has_spent_counts_from_then_on() -> None:
+    async with Clock(1000, waited_sec=7) as clock:
+        clock.set_spent(990)
+        assert 990 <= clock.spent_sec < 1000
+        assert clock.waited_sec == 7
+    with pytest.raises(TimeoutError):
+        async with Clock(1000) as clock:
+            clock.set_spent(1001)
+            await asyncio.sleep(60)
+
+
 @pytest.mark.parametrize("limit_sec", [None, 60.0])
 async def test_all_of_a_query_that_failed_was_waiting(limit_sec: float | None) -> None:
     for error in (EndpointUnavailable("refused"), RequestRefused("no", 404)):
