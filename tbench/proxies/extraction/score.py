@@ -24,7 +24,7 @@ from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
 from tbench.errors import UsageError
-from tbench.files import write_json
+from tbench.files import writable, write_json
 from tbench.proxies.extraction.records import (
     RESULT_NAME,
     ExtractionManifest,
@@ -44,7 +44,6 @@ from tbench.rewards import (
     make_execution_relevance,
 )
 from tbench.scores.statistics import RewardTable, mean_std, per_seed_scores, score_scored_only
-from tbench.storage.record_directory import writable
 from tbench.text import one_line, plain
 
 # `bash -n` only parses. It gets the command on stdin, with an empty environment (no BASH_ENV, no exported functions or

@@ -16,12 +16,11 @@ from pydantic import ValidationError
 from harness.model_text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
-from tbench.files import read_json, write_atomically
+from tbench.files import read_json, writable, write_atomically
 from tbench.proxies.datasets.records import Dataset, Record, step_bucket
 from tbench.proxies.replay.directory import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, ranking_score, score_units
 from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
-from tbench.storage.record_directory import writable
 from tbench.text import names_text, one_line, plain
 
 
