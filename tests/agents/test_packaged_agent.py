@@ -209,7 +209,7 @@ def test_several_agents_in_one_command_are_compared_by_task_and_seed(
         write_recipe(recipe, f': {{instruction}}\n"$ASK" one && {work}', name=name)
         command += ["--agent", str(recipe)]
     command += ["--verify", "shared", "--retries", "0", "--output", str(tmp_path / "both")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert sorted(each.name for each in (tmp_path / "both").iterdir()) == ["first", "second"], done.stderr
     document = json.loads(done.stdout.splitlines()[-1])
     assert [each["agent"] for each in document["runs"]] == ["first@1.0", "second@1.0"]
