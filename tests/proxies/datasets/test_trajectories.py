@@ -11,7 +11,7 @@ import pytest
 
 from harness.agent import Agent, Limits
 from harness.fakes import FakeTerminal, ScriptedModel
-from harness.protocols import PROTOCOLS
+from harness.protocols import PROTOCOLS, load_protocol
 from harness.trajectory import Compaction, Trajectory
 from tbench.errors import UsageError
 from tbench.proxies.datasets.build import BuildReport, build
@@ -29,7 +29,7 @@ HALF = '{"analysis": "a", "commands": [{"keystrokes": "rm x\\n"}]}'
 
 
 async def trajectory(*replies: str, protocol: str = "keystrokes-json") -> Trajectory:
-    spoken = PROTOCOLS[protocol](None, 10_000)
+    spoken = load_protocol(protocol, None, 10_000)
     agent = Agent(ScriptedModel(replies), FakeTerminal(), spoken, Limits(steps=len(replies)))
     return await agent.run("Make the tests pass.")
 
@@ -53,7 +53,7 @@ def made(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[BuildReport, li
 
 
 async def test_of_a_conversation_that_goes_on_only_the_new_replies_are_steps(tmp_path: Path) -> None:
-    spoken, script = PROTOCOLS["keystrokes-json"](None, 10_000), ScriptedModel((LS, CLAIM, CLAIM, PWD))
+    spoken, script = load_protocol("keystrokes-json", None, 10_000), ScriptedModel((LS, CLAIM, CLAIM, PWD))
     before = Agent(script, FakeTerminal(), spoken, Limits(steps=3))
     await before.run("Make the tests pass.")
     recorded = await Agent(script, FakeTerminal(), spoken, Limits(steps=1), earlier=before).run("Now write them.")
