@@ -129,3 +129,7 @@ class Events:
     def emit(self, event: Event) -> None:
         for subscriber in self._subscribers:
             subscriber(event)
+
+    def say(self, text: str) -> None:
+        """Emit a note."""
+        self.emit(Note(text=text))

@@ -128,7 +128,7 @@ async def _execute(
 ) -> RunOutcome:
     """Execute a run, and show its progress as long as `view` is not closed."""
     events = Events(print_early_note)
-    chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
+    chat, served = await connect_if_used(setup, events.say)
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
     try:
@@ -152,7 +152,7 @@ async def _execute(
             show = view.enter_context(showing)
             events.replace(show)
             events.subscribe(log)
-            expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
+            expected = expected_sec(config, tasks, directory, events.say)
             backend, pace = engines.backend(settings), await start_pace(config, chat, events)
             ended = list[RunOutcome]()
             for module in _SUMMARY_MODULES:
@@ -205,7 +205,7 @@ async def start_pace(config: RunConfig, chat: Endpoint | None, events: Events) -
         () if chat is None else chat.chats,
         most=AUTO_MAX,
         otherwise=AUTO_FALLBACK,
-        say=lambda text: events.emit(Note(text=text)),
+        say=events.say,
     )
     await pace.begin(config.limits.context_tokens)
     return pace

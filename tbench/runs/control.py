@@ -33,27 +33,19 @@ HoldPoint = Literal["query", "reply"]
 """Point at which a trial waits for a person: the next query, or each reply; replayed ones do not count."""
 
 
-class PauseGate:
+class PauseGate(asyncio.Event):
     """A gate at which trials wait while it is closed."""
 
     def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
+        super().__init__()
+        self.set()
 
     @property
     def is_closed(self) -> bool:
         """Whether trials have to wait."""
-        return not self._open.is_set()
+        return not self.is_set()
 
-    def close(self) -> None:
-        self._open.clear()
-
-    def open(self) -> None:
-        self._open.set()
-
-    async def wait(self) -> None:
-        """Wait until the gate is open."""
-        await self._open.wait()
+    close, open = asyncio.Event.clear, asyncio.Event.set
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
@@ -122,9 +121,7 @@ class HostWatch:
         self._task = asyncio.create_task(self._watch(), name="host watch")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             await cancel(self._task)
 
@@ -137,22 +134,18 @@ class HostWatch:
 
     def take_reading(self) -> None:
         """Read the machine once, for all observations."""
-        before, self._last = self._last, self._machine.read()
-        jump_sec = _jump(before, self._last)
+        before, now = self._last, self._machine.read()
+        # A suspend changes both values by its length, so they are not added up.
+        sizes = (now.suspended_sec - before.suspended_sec, now.clock_ahead_sec - before.clock_ahead_sec)
+        jump_sec = max(map(abs, sizes))
+        self._last = now
         for observation in self._open:
-            observation.add(self._last, jump_sec)
+            observation.add(now, jump_sec if jump_sec >= JUMP_SEC else 0.0)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._every_sec)
             self.take_reading()
-
-
-def _jump(before: Reading, now: Reading) -> float:
-    # A suspend changes both values by its length, so they are not added up.
-    sizes = (now.suspended_sec - before.suspended_sec, now.clock_ahead_sec - before.clock_ahead_sec)
-    largest = max(abs(size) for size in sizes)
-    return largest if largest >= JUMP_SEC else 0.0
 
 
 def _extreme(choose: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:

@@ -33,17 +33,11 @@ if TYPE_CHECKING:
 
 def as_configured(task: Task, config: RunConfig) -> Task:
     """Return the task with the configuration's consent and overrides. A second application changes nothing."""
-    file = _with_metric(apply_overrides(task.written, config.overrides), config.verify.metric)
-    sandbox = config.sandbox
+    file, sandbox = apply_overrides(task.written, config.overrides), config.sandbox
+    if (metric := config.verify.metric) is not None:
+        file = file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
     allowed = task.with_access(sandbox.allow_env, host=sandbox.trust, ignored_keys=sandbox.ignore_keys)
     return allowed.with_file(file)
-
-
-def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
-    """Return task.toml's content with another metric as the reward; None leaves it unchanged."""
-    if metric is None:
-        return file
-    return file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
 
 
 def apply_overrides(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
@@ -198,7 +192,10 @@ def plan_trials(
     measured, plans = _identity(plan), []
     own = None if plan.shard is None else set(plan.shard.trials)
     for seed in plan.seeds:
-        for name in _task_order(tasks.names, seed, plan.config.tasks.shuffle):
+        names = tasks.names
+        if (shuffle := plan.config.tasks.shuffle) is not None:
+            names = random.Random(f"{shuffle}/{seed}").sample(names, len(names))
+        for name in names:
             if own is not None and (name, seed) not in own:
                 continue
             task = by_name.get(name)
@@ -239,13 +236,6 @@ def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:
     """Return the expected seconds of a trial; if unknown, its agent's time limit."""
     limit = (task.file.agent.timeout_sec or 0.0) if task is not None else 0.0
     return known.get(name, limit)
-
-
-def _task_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
-    """Return the tasks of a seed in the order in which their trials start."""
-    if shuffle is None:
-        return names
-    return random.Random(f"{shuffle}/{seed}").sample(names, len(names))
 
 
 def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from asyncio_pool import AioPool
@@ -36,9 +35,7 @@ class Slots:
             self._owed -= 1
             await self._free.acquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._owed:
             self._owed -= 1
         else:

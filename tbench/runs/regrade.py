@@ -79,8 +79,7 @@ async def regrade(
     document = stored.document
     if document is None:
         raise UsageError(f"{run_dir}: only tbench's own runs can be verified again")
-    store = RunStore.open(run_dir)
-    try:
+    with contextlib.closing(RunStore.open(run_dir)) as store:
         kept = [
             found
             for result in stored.results
@@ -97,8 +96,6 @@ async def regrade(
             for machine in dict.fromkeys(map(_kept_machine, kept)):
                 backends[machine] = await stack.enter_async_context(open_backend(on_machine(machine)(settings), say))
             return [change async for change in _regrade_all(document, store, kept, backends, say)]
-    finally:
-        store.close()
 
 
 async def _regrade_all(
@@ -254,7 +251,11 @@ def _store_regrade(
     result = kept.result
     merged = with_earlier(result.integrity, integrity)
     after = result.model_copy(update={**update, "integrity": merged, "finished_at": datetime.now(UTC)})
-    _write(store, kept.directory, after, files)
+    # The old verifier's files are kept beside the new ones.
+    _set_verifier_aside(kept.directory)
+    fresh = {name: data for name, data in files.items() if not (kept.directory / name).exists()}
+    write_trial(kept.directory, after, None, fresh)
+    store.supersede({after.trial}, [after])
     return Regraded(result, after)
 
 
@@ -270,14 +271,6 @@ async def kept_sandbox(backend: Reopens, kept: Kept, task: Task) -> tuple[Sandbo
     if kept.image is None:
         raise TrialError("sandbox_lost", "neither its container nor a snapshot was kept")
     return await backend.from_snapshot(environment, trial, kept.image), True
-
-
-def _write(store: RunStore, directory: Path, after: TrialResult, files: Mapping[str, bytes]) -> None:
-    """Store a new verdict, and keep the old verifier's files beside the new ones."""
-    _set_verifier_aside(directory)
-    fresh = {name: data for name, data in files.items() if not (directory / name).exists()}
-    write_trial(directory, after, None, fresh)
-    store.supersede({after.trial}, [after])
 
 
 def _set_verifier_aside(directory: Path) -> None:

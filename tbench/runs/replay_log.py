@@ -121,16 +121,13 @@ class ReplayLog:
                 outcome = await query.ask()
             except ContextLimitReached as refusal:
                 outcome = refusal
-        now.queries.append(self._exchange(query, outcome))
-        if isinstance(outcome, ContextLimitReached):
-            raise outcome
-        return outcome
-
-    def _exchange(self, query: Query, outcome: Reply | ContextLimitReached) -> Exchange:
         kept = shared_length(self._messages, query.messages)
         added = tuple(query.messages[kept:])
         self._messages[kept:] = added
-        return Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome)
+        now.queries.append(Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome))
+        if isinstance(outcome, ContextLimitReached):
+            raise outcome
+        return outcome
 
     def steps_before(self, step: int, steps: Sequence[Step]) -> tuple[ReplaySteps, ...]:
         """Return the steps of the trial up to where the reply of `step` waits.

@@ -159,7 +159,9 @@ def settle_results(
     changed: dict[str, TrialResult] = {}
     for result in results:
         task = by_name.get(result.task)
-        if task is None or not result.final or not _may_change(result):
+        # Only a pass may change, and a result that lost its pass to an earlier calibration.
+        may_change = result.reward or any(ORACLE_PASSES_FRESH in sign for sign in result.integrity.tamper)
+        if task is None or not result.final or not may_change:
             continue
         key = task.name, result.image_id, result.image_origin
         if key not in records:
@@ -180,11 +182,6 @@ def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calib
     if result.agent in get_args(CalibratingAgent):
         return None
     return load_calibration(task, image_identity(result.image_origin, result.image_id), architecture)
-
-
-def _may_change(result: TrialResult) -> bool:
-    """Whether the result is a pass, or lost its pass to an earlier calibration."""
-    return bool(result.reward) or any(ORACLE_PASSES_FRESH in sign for sign in result.integrity.tamper)
 
 
 def settle_result(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:

@@ -24,7 +24,7 @@ from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
 from tbench.config.values import duration_sec
 from tbench.control.listener import listening
 from tbench.errors import REWOUND, TrialError, UsageError
-from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
+from tbench.events import Events, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand, NoMachine, RetryBudget, make_admission, why_no_machine
@@ -119,16 +119,12 @@ class Run:
         trial begins with the steps in `replay`, without asking its model; then it does not count. A `pace` that has
         begun sets the number of concurrent trials.
         """
-
-        def say(text: str) -> None:
-            events.emit(Note(text=text))
-
         capacity = self._capacity = backend.capacity()
         schedule = plan.config.schedule
         self._pace = pace
         self._plan = plan
         self._make_agent = make_agent
-        self._admission = make_admission(backend, schedule, say)
+        self._admission = make_admission(backend, schedule, events.say)
         self._store = store
         self._backend = backend
         self._events = events
@@ -142,7 +138,7 @@ class Run:
         self.outcome = RunOutcome([], interrupted=True)
         """Outcome of the run, even if it was cancelled."""
         self._image_remover = ImageRemover(backend, self._plans) if plan.config.sandbox.drop_images else None
-        self._stop_policy = StopPolicy(len(self._plans), gate, say, no_machine=lambda: why_no_machine(backend))
+        self._stop_policy = StopPolicy(len(self._plans), gate, events.say, no_machine=lambda: why_no_machine(backend))
         from tbench.runs.control import RunControl
 
         asks = plan.config.agent.asks_before_acting
@@ -154,7 +150,7 @@ class Run:
             debugs_all=asks,
             hold_at=hold_at,
             replay=replay,
-            say=say,
+            say=events.say,
             stop=stop,
         )
         """Remote control of the run."""
@@ -181,7 +177,7 @@ class Run:
         except asyncio.CancelledError as error:
             cancelled = error
         if self._image_remover is not None and self._image_remover.message:
-            self._events.emit(Note(text=self._image_remover.message))
+            self._events.say(self._image_remover.message)
         if self._bugs:
             raise self._bugs[0]
         stopped = self._stop_policy.reason
@@ -248,9 +244,10 @@ class Run:
                 assert budget.node is not None
                 found: Sandbox | None = None
                 machine = budget.node
-                if plan.cut is not None:
-                    machine = self._machine_of(plan.cut, machine)
-                    plan, found = await self._find_cut(plan, plan.cut, machine)
+                if (cut := plan.cut) is not None:
+                    machines = () if cut.lost else run_machines_of(self._backend)  # one may have its container
+                    machine = next((each for each in machines if each.name == cut.note.machine and each.is_up), machine)
+                    plan, found = await self._find_cut(plan, cut, machine)
                 retries.start_on(machine)
                 with self.control.trial(plan) as controlled:
                     trial = self._trial(plan, retries, controlled, found)
@@ -274,20 +271,18 @@ class Run:
                 await self._image_remover.note_finished(plan)
 
         # The verdict is on disk; without an await before the task is made, a cancellation loses nothing.
+        def on_done(teardown: asyncio.Task[None]) -> None:
+            self._teardowns.discard(teardown)
+            if not teardown.cancelled() and (bug := teardown.exception()) is not None:
+                add_failure(self._bugs, bug)
+
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
         self._teardowns.add(teardown)
-        teardown.add_done_callback(self._on_teardown_done)
+        teardown.add_done_callback(on_done)
         # Teardown needs no slot, but containers must not pile up if the engine removes them slower than it starts them.
         while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result, controlled.left
-
-    def _machine_of(self, cut: Cut, otherwise: RunMachine) -> RunMachine:
-        """Return the machine of an interrupted trial, if its container may be there."""
-        if cut.lost:
-            return otherwise
-        machines = run_machines_of(self._backend)
-        return next((each for each in machines if each.name == cut.note.machine and each.is_up), otherwise)
 
     async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
         """Find the sandbox of an interrupted trial, or else prepare its replay, or let it start again."""
@@ -309,10 +304,10 @@ class Run:
         try:
             replay = replay_of(cut, plan.attempt, self._plan.config.schedule.go_on)
             self.control.rewinds[plan.trial] = (name, replay)
-            self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are replayed in a new one"))
+            self._events.say(f"{name}: {why}; its {replay.step - 1} steps are replayed in a new one")
             return plan, None
         except UsageError as error:
-            self._events.emit(Note(text=f"{name} starts again: {why}, and {error}"))
+            self._events.say(f"{name} starts again: {why}, and {error}")
             forget(self._store.path, plan.trial)
             return replace(plan, cut=None), None
 
@@ -344,11 +339,6 @@ class Run:
             count_differing=self._plan.config.schedule.count_differing,
             found=found,
         )
-
-    def _on_teardown_done(self, teardown: asyncio.Task[None]) -> None:
-        self._teardowns.discard(teardown)
-        if not teardown.cancelled() and (bug := teardown.exception()) is not None:
-            add_failure(self._bugs, bug)
 
 
 def _is_cancelled() -> bool:
@@ -418,22 +408,22 @@ def _describe_engine(backend: Backend, earlier: RunDocument | None) -> dict[str,
 def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
     """Return the tasks as run.json lists them, with the images used now or, else, in the `earlier` start."""
     before = {task.name: task for task in earlier.tasks} if earlier else {}
-    read = (_planned_task(task, backend, before.get(task.name)) for task in tasks.tasks)
-    return (*read, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
-
-
-def _planned_task(task: Task, backend: Backend, before: PlannedTask | None) -> PlannedTask:
-    image_id, origin = backend.image_ids.get(task.name), backend.image_origins.get(task.name)
-    if before is not None and image_id in (None, before.image_id):
-        # An image pulled or built by the earlier start is only "present" now.
-        image_id, origin = before.image_id, before.image_origin or origin
-    return PlannedTask(
-        name=task.name,
-        hash=task.hash,
-        reward_range=task.own_reward_range,
-        image_id=image_id,
-        image_origin=origin,
-    )
+    planned = []
+    for task in tasks.tasks:
+        image_id, origin = backend.image_ids.get(task.name), backend.image_origins.get(task.name)
+        if (known := before.get(task.name)) is not None and image_id in (None, known.image_id):
+            # An image pulled or built by the earlier start is only "present" now.
+            image_id, origin = known.image_id, known.image_origin or origin
+        planned.append(
+            PlannedTask(
+                name=task.name,
+                hash=task.hash,
+                reward_range=task.own_reward_range,
+                image_id=image_id,
+                image_origin=origin,
+            )
+        )
+    return (*planned, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
 
 
 async def execute_run(
@@ -461,11 +451,7 @@ async def execute_run(
     measures the tasks in spare capacity; at the end, results are settled against all calibrations. When cancelled,
     clean up, write all results so far, and raise CancelledError; `on_end` gets the outcome in any case.
     """
-
-    def say(text: str) -> None:
-        events.emit(Note(text=text))
-
-    config = plan.config
+    config, say = plan.config, events.say
     require_capabilities(config.verify, config.sandbox, backend)
     before = earlier.document if earlier is not None else None
     document = run_document(plan, tasks, backend, before)
@@ -539,7 +525,14 @@ async def execute_run(
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }
-        _close(store, document.model_copy(update=ending), say)
+        try:
+            store.write_document(document.model_copy(update={**ending, "ended_at": datetime.now(UTC).isoformat()}))
+        except OSError as error:  # a full disk is only reported: the score must not be lost
+            say(f"{store.path}: run.json could not be written: {error.strerror or error}")
+        store.close()
+        if store.unwritten:
+            lost = f"results of {store.unwritten} trials could not be written"
+            say(f"{store.path}: {lost}; free disk space, then resume")
         on_end(outcome)
     return outcome
 
@@ -591,7 +584,7 @@ class _CalibratedRun:
             if self.calibrates is None:
                 await run.execute()
                 return
-            async with calibrating(self.calibrates, run.spare, self._say) as end:
+            async with calibrating(self.calibrates, run.spare, self.events.say) as end:
                 await run.execute(end, self._settle)
         finally:
             self.outcome = run.outcome
@@ -607,24 +600,21 @@ class _CalibratedRun:
         try:
             changed = settle_results(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
         except OSError as error:
-            self._say(f"{self.store.path}: results could not be compared with the oracle's: {error.strerror or error}")
+            why = error.strerror or error
+            self.events.say(f"{self.store.path}: results could not be compared with the oracle's: {why}")
             return results
         for after in changed.values():
             self.events.emit(TrialSettled(result=after))
         if changed:
             names = names_text(f"{each.task}/{each.seed}" for each in changed.values())
-            self._say(
+            self.events.say(
                 f"calibration: {counted(len(changed), 'result')} changed by comparison with the oracle's: {names}"
             )
-        self.standing = [_replacement(changed, each) for each in self.standing]
-        return [_replacement(changed, each) for each in results]
-
-    def _say(self, text: str) -> None:
-        self.events.emit(Note(text=text))
-
-
-def _replacement(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
-    return changed.get(result.trial, result) if result.final else result
+        self.standing, final = (
+            [changed.get(each.trial, each) if each.final else each for each in some]
+            for some in (self.standing, results)
+        )
+        return final
 
 
 def require_capabilities(verify: VerifyConfig, sandbox: SandboxConfig, backend: Backend) -> None:
@@ -647,14 +637,3 @@ def _status(outcome: RunOutcome) -> Status:
     if outcome.interrupted:
         return "interrupted"
     return "finished" if outcome.stopped is None else "stopped"
-
-
-def _close(store: RunStore, document: RunDocument, say: Callable[[str], None]) -> None:
-    """Write run.json for the last time. A full disk is only reported: the score must not be lost."""
-    try:
-        store.write_document(document.model_copy(update={"ended_at": datetime.now(UTC).isoformat()}))
-    except OSError as error:
-        say(f"{store.path}: run.json could not be written: {error.strerror or error}")
-    store.close()
-    if store.unwritten:
-        say(f"{store.path}: results of {store.unwritten} trials could not be written; free disk space, then resume")

@@ -239,24 +239,20 @@ class Trial:
         if (cut := self._cut) is not None and self._is_attached and not cut.has_worked:
             conversation = cut.conversation if len(before) == len(cut.ended) else None
         before.append(TrialPart(task, self._agent, directory, earlier, before=conversation))
-        if step is not None:
-            self._emit_step(step.name)
-        return self._progress.parts[-1]
-
-    def _emit_step(self, name: str) -> None:
         plan = self._plan
-        assert plan.task is not None
-        self._events.emit(
-            TrialTaskStep(
-                trial=plan.trial,
-                attempt=plan.attempt,
-                task=plan.task_name,
-                seed=plan.seed,
-                name=name,
-                number=len(self._progress.parts),
-                count=len(plan.task.steps),
+        if step is not None and plan.task is not None:
+            self._events.emit(
+                TrialTaskStep(
+                    trial=plan.trial,
+                    attempt=plan.attempt,
+                    task=plan.task_name,
+                    seed=plan.seed,
+                    name=step.name,
+                    number=len(before),
+                    count=len(plan.task.steps),
+                )
             )
-        )
+        return before[-1]
 
     async def _prepare(self, part: TrialPart) -> None:
         assert self._sandbox is not None
@@ -464,7 +460,11 @@ class Trial:
             write_files(part.directory, part.trajectory, {})
             self._note(part, "verifier")
             if self._sandbox_config.snapshot and isinstance(self._sandbox, Snapshots):
-                await self._take_snapshot(self._sandbox, part)
+                # Each task step has an image, and the last is the trial's.
+                kept = self._progress.kept
+                kept["image"] = await self._sandbox.snapshot()
+                if part.task.step is not None:
+                    kept[f"image of step {part.task.step.name}"] = kept["image"]
             part.verdict = verdict = await self._judge(part)
         except VerifierFailed as failure:
             part.verdict = failure
@@ -485,13 +485,6 @@ class Trial:
             except OSError:  # then no other process can continue with the next step
                 self._keep_cut_sec = 0.0
         return verdict
-
-    async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
-        """Save the files as an image; each task step has one, and the last is the trial's."""
-        kept = self._progress.kept
-        kept["image"] = await sandbox.snapshot()
-        if part.task.step is not None:
-            kept[f"image of step {part.task.step.name}"] = kept["image"]
 
     async def _judge(self, part: TrialPart) -> Verdict:
         """Return the verdict of the task's verifier: in the agent's sandbox, or in a separate container."""
@@ -534,16 +527,11 @@ class Trial:
         again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
         # A fresh container would get all that was written, too.
         mode = "shared" if part.outcome is Outcome.DISK_LIMIT else self._verify_in.mode
-        verdict = await verify_by(
-            mode,
-            part.task,
-            sandbox,
-            again=again,
-            oracle=oracle,
-            is_oracle=self._is_oracle,
-            copies=self._copies_of(sandbox),
+        copies = self._copies_of(sandbox)
+        judging = verify_by(
+            mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle, copies=copies
         )
-        return verdict.remarked(remarks)
+        return (await judging).remarked(remarks)
 
     @property
     def _is_oracle(self) -> bool:
@@ -600,7 +588,9 @@ class Trial:
             final = result.model_copy(update={"timings": timings})
             self._events.emit(TrialFinished(result=final))
             self._enter("done")
-            self._release()
+            # Both are on disk; reference cycles would keep them in memory.
+            del self._agent
+            self._progress.parts.clear()
             return final
 
         return tear_down
@@ -629,11 +619,6 @@ class Trial:
         for path in (each / name for each in directories for name in (CHECKPOINTS_NAME, ENDED_NAME)):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-    def _release(self) -> None:
-        """Drop agent and parts, which are on disk and which reference cycles would keep in memory."""
-        del self._agent
-        self._progress.parts.clear()
 
     def _write(self, result: TrialResult) -> None:
         """Write the files of each part, and the result. Raises OSError."""

@@ -69,15 +69,14 @@ class OnChange:
 
     async def reached(self) -> str:
         await self._resolve()
-        found = [f"{plain(path)} {kind}" for path, kind in self.changes().items() if self._concerns(path, kind)]
+        places, found = tuple(f"{place.rstrip('/')}/" for place in self.places), []
+        for path, kind in self.changes().items():
+            changed = f"{path.rstrip('/')}/"
+            # Above it, only directories that were added or removed concern it.
+            is_above = kind != "changed" and any(place.startswith(changed) for place in places)
+            if is_above or changed.startswith(places):
+                found.append(f"{plain(path)} {kind}")
         return f"changed: {names_text(found, 3)}" if found else self.files.problem
-
-    def _concerns(self, path: str, kind: str) -> bool:
-        """Whether a change concerns the path: itself, something below it, or a directory above it that was added or
-        removed."""
-        places, changed = [f"{place.rstrip('/')}/" for place in self.places], f"{path.rstrip('/')}/"
-        is_above = kind != "changed" and any(place.startswith(changed) for place in places)
-        return is_above or changed.startswith(tuple(places))
 
 
 @dataclass

@@ -41,20 +41,15 @@ class LiveControl:
         self._run = run
 
     def state(self) -> RunUnderWay:
+        paused: Paused = "starting nothing" if self._run.start_gate.is_closed else "no"
         return RunUnderWay(
             run=self._run.run,
             planned=self._run.planned,
             ended=self._run.ended,
             concurrency=self._run.slots.number,
-            paused=self._pause_state,
+            paused="holding all" if self._run.run_gate.is_closed else paused,
             trials=tuple(map(trial_state, self._run.trials.values())),
         )
-
-    @property
-    def _pause_state(self) -> Paused:
-        if self._run.run_gate.is_closed:
-            return "holding all"
-        return "starting nothing" if self._run.start_gate.is_closed else "no"
 
     def pause(self, trial: str | None, *, now: bool) -> str:
         if trial is not None:

@@ -64,8 +64,12 @@ class DebuggedTrial:
         rewind_point = trial.rewind_point
         self.shared = SharedTerminal(trial)
         self.takeover = self.shared.takeover
+        waiting = f"waits for approval: tbench approve {trial.name}, or tbench refuse {trial.name} WHY"
         self.decisions = ReplyDecisions(
-            trial, on_change=self.notify_clients, on_touch=trial.touch, on_ask=self._announce
+            trial,
+            on_change=self.notify_clients,
+            on_touch=trial.touch,
+            on_ask=lambda draft: trial.say(f"{trial.name}: step {draft.step} {waiting}"),
         )
         self.decisions.is_stepping = waits or (rewind_point is not None and rewind_point.hold_at == "reply")
         self.decisions.asks_approval = asks
@@ -140,12 +144,6 @@ class DebuggedTrial:
         if trial.differs and trial.rewind_point is not None and trial.rewind_point.hold_at != "reply":
             trial.say(f"{trial.name}: the replay differs at {trial.differs}")
 
-    def _announce(self, draft: Draft) -> None:
-        name = self._trial.name
-        self._trial.say(
-            f"{name}: step {draft.step} waits for approval: tbench approve {name}, or tbench refuse {name} WHY"
-        )
-
     @property
     def verdicts_so_far(self) -> tuple[VerdictSeen, ...]:
         """Verdicts of the verifiers that have run in copies."""
@@ -179,19 +177,26 @@ class DebuggedTrial:
 
     def make_state(self, state: TrialUnderWay, after: int) -> DebugState:
         """Return the trial's state, with its steps after number `after`."""
-        trial = self._trial
+        trial, before = self._trial, state.step - self._is_looking
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
-        known = len(trajectory.steps if trajectory is not None else trial.steps)
+        if trajectory is None:
+            known, steps = len(trial.steps), steps_after(after, (each for each in trial.steps if each.index < before))
+        else:
+            known = len(trajectory.steps)
+            steps = steps_after(after, self._seen(each for each in trajectory.steps if after < each.index < before))
         samples = self.decisions.samples
+        waits_for: WaitsFor | None = "model" if state.phase == "agent" and known < state.step else None
+        if samples or state.held:
+            waits_for = "decision" if samples else "person"
         return DebugState(
             version=self.version,
             attempt=state.attempt,
             phase=state.phase,
-            waits_for="decision" if samples else self._waits_for(state, known),
+            waits_for=waits_for,
             step=state.step,
             stepping=self.decisions.is_stepping,
             touched=state.touched,
-            steps=self._steps_after(after, state.step - self._is_looking),
+            steps=steps,
             draft=next((each for each in samples if each.chosen), None),
             samples=samples,
             asking=self.decisions.asking,
@@ -202,11 +207,6 @@ class DebuggedTrial:
             rewinding=None if trial.rewind_point is None or trial.is_new else trial.rewind_point.step,
             differs=trial.differs,
         )
-
-    def _steps_after(self, after: int, before: int) -> tuple[StepSeen, ...]:
-        if self._trial.agent is None or (trajectory := self._trial.agent.trajectory()) is None:
-            return steps_after(after, (step for step in self._trial.steps if step.index < before))
-        return steps_after(after, self._seen(step for step in trajectory.steps if after < step.index < before))
 
     def _seen(self, steps: Iterable[Step]) -> Iterator[StepSeen]:
         """Yield steps with the files that they changed, without directories in which only entries were added or
@@ -219,11 +219,6 @@ class DebuggedTrial:
                 del found[path]
             first = dict(islice(found.items(), _MAX_FILES))
             yield make_step_seen(step).model_copy(update={"files": first, "more_files": len(found) - len(first)})
-
-    def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
-        if state.held:
-            return "person"
-        return "model" if state.phase == "agent" and steps < state.step else None
 
     async def decide(self, request: DebugCommand) -> str:
         """Carry out a command, and return a message about it. Raises UsageError."""

@@ -137,7 +137,10 @@ class AttachedViewer:
         if not self._drawn and may_type == self._take:
             self._answered = True
             self._tap.nudge()
-        return as_line(Answer(ok=True, words=_attach_message(self._take, may_type), screen=screen, yours=may_type))
+        words = "watching"
+        if self._take:
+            words = "the terminal is yours" if may_type else "waiting until the agent is idle"
+        return as_line(Answer(ok=True, words=words, screen=screen, yours=may_type))
 
     async def _bytes(self) -> bytes:
         """Return the pane's output since the last drawing of the screen. Raises ConnectionError."""
@@ -164,12 +167,6 @@ def wire_screen(screen: DrawnScreen) -> Screen:
         application_keys=screen.modes.application_keys,
         lines=screen.lines,
     )
-
-
-def _attach_message(take: bool, may_type: bool) -> str:
-    if not take:
-        return "watching"
-    return "the terminal is yours" if may_type else "waiting until the agent is idle"
 
 
 def _shortened(text: str) -> str:
