@@ -20,6 +20,7 @@ from tbench.divergence import first_difference, normalised_line
         ("root@38dec3665350:/app#", "root@9f00a1b2c3d4:/app#"),
         ("commit 3794afbdeadbeef0123456789abcdef012345678", "commit d68ca680000000000000000000000000000000ab"),
         ("object at 0x7f91d7a3ea50", "object at 0x7f91d78c51d0"),
+        ("Chunk ID: 403a89", "Chunk ID: 201234"),
         ("written to /tmp/tmp.Xk2jd9", "written to /tmp/tmp.aaaaaa"),
         ("took 31.2 MB/s", "took 9 MB/s"),
         ("a\n\n\nb  ", "a\nb"),
