@@ -171,7 +171,12 @@ class LongServer(ToolCallingServer):
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         last = body["messages"][-1]
-        if not body.get("tools") or (last["role"] == "user" and "TEXT ONLY" in last["content"]):
+        # tbench's own look at the endpoint has one message and offers no shell.
+        if (
+            not body.get("tools")
+            or len(body["messages"]) == 1
+            or (last["role"] == "user" and "TEXT ONLY" in last["content"])
+        ):
             return {"role": "assistant", "content": "<summary>Numbers were printed.</summary>"}
         self.turns += 1
         if self.turns > 9:
