@@ -125,7 +125,7 @@ def test_a_directory_that_holds_something_else_is_no_demo(tmp_path: Path) -> Non
         ("nope = 1", "nope: has no script; known tasks: broken-makefile"),
         ("tidy-notes = 2", "tidy-notes: must be a number from 0 to 1 (got 2)"),
         ("tidy-notes = true", "tidy-notes: must be a number from 0 to 1"),
-        ("x", "not valid TOML"),
+        ("x", "is not valid TOML"),
         (None, "cannot be read: No such file"),
     ],
 )

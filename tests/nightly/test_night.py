@@ -141,15 +141,14 @@ def test_a_run_gets_its_directory_seeds_endpoint_and_model(bench: NightlyBench) 
     assert replay[:2] == ["replay", "run"] and replay[-2:] == ["--model", "org/model"] and "--base-url" not in replay
     settings = (bench.directory / "nights" / "n1" / "proxy-replay.toml").read_text()
     assert settings == '[model]\nbase_url = "http://127.0.0.1:9/v1"\n'
-    assert bench.calls[0][0:3] == ["run", "-c", str(bench.directory / "nights" / "n1" / "run.toml")]
-    assert bench.calls[0][3:] == [
-        *("--output", str(bench.directory / "runs" / "n1_model"), "--resume", "--first-seed", "0"),
-        *("--model", "org/model"),
+    assert bench.calls[0] == [
+        *("run", "--first-seed", "0", "-c", str(bench.directory / "nights" / "n1" / "run.toml")),
+        *("--output", str(bench.directory / "runs" / "n1_model"), "--resume", "--model", "org/model"),
     ]
     bench.write(bench.serve("good") + '[[proxy]]\nkind = "extract"\n', checkpoints=["org/model"], advance_seeds=False)
     record = bench.night("n2")
     run, extract = bench.calls[2:]
-    assert run[5:8] == ["--resume", "--first-seed", "0"] and run[8] == "--base-url" and len(run) == 10
+    assert run[:3] == ["run", "--first-seed", "0"] and run[7:9] == ["--resume", "--base-url"] and len(run) == 10
     assert extract[0] == "extract" and extract[-1] == run[-1] and extract[-2] == "--base-url"
     assert record.checkpoints[0].stages["proxies"].state == "done"
 

@@ -90,7 +90,7 @@ class TestListing:
         await model.outage.check()
         assert not model.outage.is_away
         assert await ask(model) == ["ok"]
-        assert "'tiny' replies" in (await check_listing(chat)).what
+        assert "'tiny' replies" in (await check_listing(chat)).seen
 
     @pytest.mark.parametrize(("status", "body"), [(404, {}), (500, {}), (200, b"<html>" * 500), (405, {})])
     async def test_without_a_name_one_line_says_to_name_it(self, endpoint, chat, status, body):

@@ -208,7 +208,7 @@ def test_without_permission_on_dockers_socket_the_first_command_gives_it() -> No
 
 def test_the_doctor_says_in_one_finding_what_was_looked_at(root: Path) -> None:
     seen = check_address(ProcessContext(DEFAULT, is_container=False, may_administrate=True, search=search(root)))
-    assert (seen.status, seen.what.startswith("no container engine answers: unix://")) == (CheckStatus.FAIL, True)
+    assert (seen.status, seen.seen.startswith("no container engine answers: unix://")) == (CheckStatus.FAIL, True)
     assert seen.advice.startswith("start one with '")
 
 

@@ -70,7 +70,7 @@ def test_podmans_own_errors_have_podmans_remedies(message: str, remedy: str) -> 
     assert remedy in found.advice
     assert found.advice == podman_remedy(message, is_rootless=True)
     assert podman_remedy("no such image", is_rootless=True) == ""
-    assert "no such image" in cannot_start("no such image", here, info).what
+    assert "no such image" in cannot_start("no such image", here, info).seen
 
 
 def test_files_of_root_and_of_users_differ() -> None:
