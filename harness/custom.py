@@ -322,7 +322,6 @@ class CustomRun:
 
     def _save(self, opening: tuple[Message, ...] | None = None) -> None:
         """Save what a replay of the trial needs."""
-        assert self._clock is not None
         clock, new = self._clock, self._supervisor.interventions[self._interventions_saved :]
         counts = Counts(self._usage, {}, spent_sec=clock.spent_sec, waited_sec=clock.waited_sec, replies=clock.replies)
         # If two replies wait for their results, the later one is asked for again.
