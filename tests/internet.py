@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -60,8 +62,22 @@ def internet(directory: Path) -> Iterator[Internet]:
         pytest.skip("making a network beyond the host takes root, iproute2, openssl and nsenter")
     name = "tb" + uuid.uuid4().hex[:8]
     inside = f"ip netns exec {name}"
-    server = None
     (directory / "log.jsonl").touch()
+    with (Path(tempfile.gettempdir()) / "tbench-internet.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the addresses can be used once on a machine
+        _remove_left()
+        yield from _made(name, inside, directory)
+
+
+def _remove_left() -> None:
+    """Remove the networks of tests that were killed: packets to these addresses would go there."""
+    shown = subprocess.run(["ip", "-o", "addr", "show", "to", NEAR], check=True, capture_output=True, text=True).stdout
+    for line in shown.splitlines():
+        subprocess.run(["ip", "link", "del", line.split()[1].partition("@")[0]], capture_output=True)
+
+
+def _made(name: str, inside: str, directory: Path) -> Iterator[Internet]:
+    server = None
     try:
         for command in (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=allowed.example "
