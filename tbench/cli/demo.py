@@ -85,6 +85,7 @@ def _port_option(default: int) -> Callable[[Command], Command]:
 @click.command("demo-endpoint", cls=TbenchCommand)
 @_host_option
 @_port_option(8123)
+@option("--served-model-name NAME", "The model's name.", default="scripted-demo")
 @option("--latency", "Seconds before each reply.", Number(min=0), default=0.0)
 @option("--pass-rates FILE", "TOML file with the pass rate of each task: TASK = 0..1.", PATH_TYPE)
 @option("--context-tokens", "The context of the model, in tokens.", Integer(min=256), default=32768)
@@ -98,6 +99,7 @@ def _port_option(default: int) -> Callable[[Command], Command]:
 def demo_endpoint(
     host: str,
     port: int,
+    served_model_name: str,
     latency: float,
     pass_rates: Path | None,
     context_tokens: int,
@@ -111,7 +113,7 @@ def demo_endpoint(
     from tbench.errors import UsageError
 
     rates = {} if pass_rates is None else _rates(pass_rates)
-    serving = Serving(context_tokens, thinking, tokens_per_sec)
+    serving = Serving(context_tokens, thinking, tokens_per_sec, served_model_name)
     try:
         with _busy_machine(busy):
             serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates, serving=serving)

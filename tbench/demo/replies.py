@@ -35,6 +35,9 @@ class ScriptedReply(NamedTuple):
     thinking: str | None = None
 
 
+MODEL_ID = "scripted-demo"
+
+
 class Serving(NamedTuple):
     """The ways in which the scripted model can be served."""
 
@@ -43,6 +46,7 @@ class Serving(NamedTuple):
     """Whether the template keeps the replies' thinking in later prompts or drops it; None if there is no thinking."""
     tokens_per_sec: float | None = None
     """Pace of replies; None for at once."""
+    model: str = MODEL_ID
 
 
 DEFAULT_SERVING = Serving()
@@ -91,8 +95,6 @@ def _shell_commands(step: ScriptStep | None) -> str:
 
 # Bodies of answers, in the format and wording of vLLM's.
 
-MODEL_ID = "scripted-demo"
-
 Json = dict[str, Any]
 
 
@@ -120,17 +122,18 @@ class ServedReply(NamedTuple):
     finish_reason: str
     usage: dict[str, int]
     tokens: ServedTokens | None = None
+    model: str = MODEL_ID
 
 
-def models_body(created: int, context_tokens: int = CONTEXT_TOKENS) -> Json:
+def models_body(created: int, serving: Serving = DEFAULT_SERVING) -> Json:
     card = {
-        "id": MODEL_ID,
+        "id": serving.model,
         "object": "model",
         "created": created,
         "owned_by": "tbench-demo",
         "root": MODEL_ID,
         "parent": None,
-        "max_model_len": context_tokens,
+        "max_model_len": serving.context_tokens,
     }
     return {"object": "list", "data": [card]}
 
@@ -140,7 +143,11 @@ def chat_body(reply: ServedReply) -> Json:
     message["reasoning"] = reply.content.thinking
     if reply.content.command is not None:  # without a call, vLLM omits the key
         message["tool_calls"] = [_call_body(reply.content.command)]
-    body = {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
+    body = {
+        **_frame("chat.completion", reply.model),
+        "choices": [_choice(reply, {"message": message})],
+        "usage": _usage(reply),
+    }
     if (tokens := reply.tokens) is not None:
         body["prompt_token_ids"] = tokens.prompt
         if tokens.has_logprobs:
@@ -156,7 +163,7 @@ def text_body(reply: ServedReply) -> Json:
         choice["prompt_token_ids"] = tokens.prompt
         if tokens.has_logprobs:
             choice["logprobs"] = {"token_logprobs": [0.0] * len(tokens.completion)}
-    return {**_frame("text_completion"), "choices": [choice], "usage": _usage(reply)}
+    return {**_frame("text_completion", reply.model), "choices": [choice], "usage": _usage(reply)}
 
 
 def _choice(reply: ServedReply, content: Json) -> Json:
@@ -178,7 +185,7 @@ def _call_body(command: str) -> Json:
 
 def chunk_bodies(reply: ServedReply, include_usage: bool) -> Iterator[Json]:
     """Yield the chunks of a streamed reply, one word each, in vLLM's order."""
-    frame = _frame("chat.completion.chunk")
+    frame = _frame("chat.completion.chunk", reply.model)
 
     def chunk(delta: Json, finish_reason: str | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -200,11 +207,11 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
-def _frame(kind: str) -> Json:
+def _frame(kind: str, model: str) -> Json:
     return {
         "id": f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{uuid.uuid4().hex[:16]}",
         "object": kind,
         "created": int(time.time()),
-        "model": MODEL_ID,
+        "model": model,
         "system_fingerprint": MODEL_ID,
     }

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field, ValidationError
 from tbench.demo.replies import (
     BASH_TOOL,
     DEFAULT_SERVING,
-    MODEL_ID,
     RefusedError,
     ScriptedReply,
     ServedReply,
@@ -175,9 +174,6 @@ def _read(kind: type[Kind], body: bytes) -> Kind:
         request = kind.model_validate_json(body)
     except ValidationError as error:
         raise _validation_error(error) from None
-    if request.model not in {None, MODEL_ID}:
-        message = f"The model `{request.model}` does not exist. Valid aliases: {MODEL_ID}."
-        raise RefusedError(404, error_body(404, message, "NotFoundError", "model"))
     if request.stream_options and not request.stream:
         raise _bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
     return request
@@ -199,7 +195,10 @@ def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
 
 
 def reply_limit(request: AnyRequest, serving: Serving = DEFAULT_SERVING) -> int:
-    """Return the maximum number of tokens of the reply. Raises RefusedError if there is no room for any."""
+    """Return the maximum number of tokens of the reply. Raises RefusedError if there is no room or no such model."""
+    if request.model not in {None, serving.model}:
+        message = f"The model `{request.model}` does not exist. Valid aliases: {serving.model}."
+        raise RefusedError(404, error_body(404, message, "NotFoundError", "model"))
     prompt, context = prompt_tokens(request, serving), serving.context_tokens
     if prompt > context:
         raise _bad_request(
@@ -245,8 +244,8 @@ def cut_to_limit(request: AnyRequest, reply: ScriptedReply, serving: Serving = D
     if needed > limit:
         thinking = reply.thinking and reply.thinking[: limit * CHARACTERS_PER_TOKEN]
         rest = written[: max(0, limit - thought) * CHARACTERS_PER_TOKEN]
-        return ServedReply(ScriptedReply(rest, thinking=thinking), "length", usage, tokens)
-    return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage, tokens)
+        return ServedReply(ScriptedReply(rest, thinking=thinking), "length", usage, tokens, serving.model)
+    return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage, tokens, serving.model)
 
 
 def _written_call(command: str) -> str:

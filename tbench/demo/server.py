@@ -16,7 +16,6 @@ from typing import Self, cast
 
 from tbench.demo.replies import (
     DEFAULT_SERVING,
-    MODEL_ID,
     RefusedError,
     ServedReply,
     Serving,
@@ -103,7 +102,7 @@ def serve(
     try:
         # Flushed, so that a reader of a pipe gets the port at once.
         (announce or partial(print, flush=True))(
-            f"{MODEL_ID} at {server.base_url}: a script that plays prepared replies, not a model"
+            f"{serving.model} at {server.base_url}: a script that plays prepared replies, not a model"
         )
         server.serve_forever()
     finally:
@@ -137,7 +136,7 @@ class _Handler(JsonHandler):
         if path == "/health":
             self.send_body(200, b"")
         elif path == "/v1/models":
-            self.send_json(200, models_body(self.demo.created, self.demo.serving.context_tokens))
+            self.send_json(200, models_body(self.demo.created, self.demo.serving))
         else:
             self._no_such_path(path in {CHAT, TEXT})
 

@@ -30,7 +30,16 @@ def test_a_shorter_context_leaves_less_room_and_is_listed() -> None:
     assert reply_limit(a_request(), Serving(context_tokens=256)) == 136
     with pytest.raises(RefusedError):
         reply_limit(a_request(), Serving(context_tokens=100))
-    assert models_body(0, 256)["data"][0]["max_model_len"] == 256
+    assert models_body(0, Serving(256))["data"][0]["max_model_len"] == 256
+
+
+def test_the_model_answers_by_its_name_only() -> None:
+    serving = Serving(model="step-100")
+    assert models_body(0, serving)["data"][0]["id"] == "step-100"
+    reply = cut_to_limit(a_request(model="step-100"), ScriptedReply("text"), serving)
+    assert chat_body(reply)["model"] == "step-100"
+    with pytest.raises(RefusedError):
+        reply_limit(a_request(model="scripted-demo"), serving)
 
 
 def test_thinking_is_sent_and_counted_before_the_text() -> None:
