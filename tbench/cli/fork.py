@@ -102,7 +102,7 @@ def _fork_interactively(trial: str, at_step: int, config: RunConfig, directory: 
     from tbench.cli.interruption import run_interruptibly
 
     def begin(say: Callable[[str], None]) -> AbstractAsyncContextManager[DebugSession]:
-        return debug_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=print_progress)
+        return debug_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=say)
 
     if debugs:
         run_interruptibly(debug_new_trial(begin, DebugMode.chosen(None, plain=False)))

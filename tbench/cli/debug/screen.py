@@ -122,7 +122,8 @@ def _keys_line(width: int) -> Text:
 
 def _asking(prompt: Question, room: Size) -> tuple[list[Text], Corner]:
     """Return a prompt, and below it the lines of its text around the cursor."""
-    help = "Enter submits, Esc cancels, Ctrl-J starts a new line"
+    text_help = "Enter submits, Esc cancels, Ctrl-J starts a new line"
+    help = "Enter or y: yes; Esc: no" if prompt.is_question else text_help
     default = f" [{prompt.default}]" if prompt.default else ""
     asks = Text(f"{prompt.question}{default}", style="bold", no_wrap=True).append(f"  {help}", style="not bold dim")
     editor, width = prompt.text, room.columns - 3

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from tbench.cli import app
 from tbench.cli.debug.keys import LineEditor
 from tbench.cli.debug.panes import PaneState, Question, file_lines
 from tbench.cli.debug.screen import render_screen
+from tbench.config.settings import RunConfig
 from tbench.control.wire import DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J日本語\tend\r\n\x00‮"
@@ -126,3 +135,32 @@ def test_a_verdict_shows_its_failed_tests_where_the_steps_are_and_files_are_belo
 
 def test_a_stop_is_said() -> None:
     assert shown(stopped="exit code 1 at step 2").message == "stopped: exit code 1 at step 2"
+
+
+def test_a_yes_or_no_question_and_its_keys_fit_a_narrow_screen() -> None:
+    state = shown()
+    state.prompt = Question("end the trial, and remove its container?", "quit", is_question=True)
+    assert any(line.rstrip().endswith("Enter or y: yes; Esc: no") for line in lines_of(state))
+
+
+def test_what_a_fork_reports_is_printed_only_after_its_screen_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = list[Callable[[str], None]]()
+
+    @contextlib.asynccontextmanager
+    async def debug_fork(*_: object, say: Callable[[str], None], **__: object) -> AsyncIterator[Any]:
+        reports.append(say)
+        yield SimpleNamespace(directory=Path("runs/fork"), trial="t/0", result=None, quit=AsyncMock())
+
+    async def run_debugger(*_: object, **__: object) -> str:
+        reports[0]("storage is only watched")
+        assert capsys.readouterr().err == ""
+        return "quit"
+
+    monkeypatch.setattr("tbench.api.forking.debug_fork", debug_fork)
+    monkeypatch.setattr("tbench.cli.debug.session.run_debugger", run_debugger)
+    monkeypatch.setattr("tbench.cli.debug.session.supports_full_screen", lambda: True)
+    monkeypatch.setattr("tbench.cli.fork._config_and_directory", lambda *_: (RunConfig(), None))
+    app.main(["fork", "runs/one/t/0", "--at-step", "1", "--debug"], standalone_mode=False)
+    assert capsys.readouterr().err == "storage is only watched\n"
