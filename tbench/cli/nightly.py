@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # `tbench nightly`
 
-_STOPPING = "stopping: ending what is running, keeping what is finished; press Ctrl-C again to exit at once"
+_STOPPING = "stopping: ending what is running; the same command continues the night; Ctrl-C again exits at once"
 
 
 @click.command(cls=TbenchCommand)

@@ -166,7 +166,7 @@ async def calibrating(
             try:
                 await cancel(measuring)
             finally:
-                if message := calibrates.remaining_message():
+                if not is_cut_short and (message := calibrates.remaining_message()):  # else the resumed run measures
                     say(message)
 
     try:

@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_server_and_the_night_can_go_on(bench: NightlyBench) -> 
         wait_for(lambda: children.exists() and children.read_text().endswith("\n"), 30)
         night.send_signal(signal.SIGINT)
         _, said = night.communicate(timeout=30)
-    assert night.returncode == 130 and "stopping: ending what is running" in said
+    assert night.returncode == 130 and "the same command continues the night" in said
     wait_for(lambda: not is_alive(int(children.read_text())), 30)
     assert json.loads((bench.directory / "nights" / "n1" / "night.json").read_text())["status"] == "running"
 
