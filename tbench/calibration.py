@@ -414,8 +414,8 @@ class BackgroundCalibration:
         source = shlex.quote(self._source)
         chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
         engine = self._config.sandbox.engine_options
-        message = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured during the run"
-        return f"calibration: {message}; continue with: tbench calibrate -d {source}{chosen}{engine}"
+        message = f"{len(left)} of {counted(len(self._wanted), 'task')} not checked with oracle and nop"
+        return f"calibration: {message}; check them with: tbench calibrate -d {source}{chosen}{engine}"
 
 
 def _preventing_option(sandbox: SandboxConfig) -> str:

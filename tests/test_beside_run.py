@@ -111,7 +111,7 @@ async def test_tasks_not_measured_by_the_end_of_the_run_are_reported(runs: Runs,
     runs.until.set()
     document = await runs(source)
     assert document.unhealthy in (None, {"good": "nop passes"}) and not runs.backend.left
-    words = f"1 of 1 task not measured during the run; continue with: tbench calibrate -d {source} -t good"
+    words = f"1 of 1 task not checked with oracle and nop; check them with: tbench calibrate -d {source} -t good"
     assert f"calibration: {words}" in runs.notes
 
 
