@@ -10,6 +10,7 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import engines_option
+from tbench.cli.interruption import run_interruptibly
 from tbench.cli.parsing.commands import TbenchCommand, flag, option
 from tbench.cli.printing import print_json, print_line, print_lines, print_progress, print_table
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 @engines_option
 def setup(engines: tuple[str, ...]) -> None:
     """Prepare the machine: install and start an engine if needed, pull base images, build the tools volume."""
-    import asyncio
 
     from tbench.config.settings import SandboxConfig
     from tbench.errors import UsageError
@@ -49,12 +49,12 @@ def setup(engines: tuple[str, ...]) -> None:
         ensure_engine_runs(print_progress)
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
         if connected.store is not None:
-            asyncio.run(set_up(connected.store, print_progress))
+            run_interruptibly(set_up(connected.store, print_progress))
             print_progress(f"setup: {connected.store.root}: ready")
             return
         for name, engine in zip(connected.names, connected.all, strict=True):
             try:
-                volume = asyncio.run(prepare(name, engine))
+                volume = run_interruptibly(prepare(name, engine))
             except EngineError as error:
                 remedy = podman_remedy(str(error), is_rootless=engine.info.is_rootless)
                 raise UsageError(f"{name}the engine failed: {error}{f'; {remedy}' if remedy else ''}") from None
@@ -99,17 +99,17 @@ def doctor(base_url: str | None, model: str | None, agent: str | None, engine: s
     config = None if agent is None else _agent_config(agent, base_url, model, engine)
     subject = Subject(Path("runs"), base_url, model or None, key)
     if engine is not None and engine.startswith(NO_ENGINE):
-        findings = asyncio.run(examination_without_engine(subject, Store.at(engine)))
+        findings = run_interruptibly(examination_without_engine(subject, Store.at(engine)))
     else:
         with _process_context(engine) as here:
-            findings = asyncio.run(examination(subject, here))
+            findings = run_interruptibly(examination(subject, here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
     if config is not None and "endpoint" not in failed:
-        findings += asyncio.run(_try_agent(config))
+        findings += run_interruptibly(_try_agent(config))
         failed = [finding.name for finding in findings if finding.status == "fail"]
     features: list[Feature] = []
     if model is not None and base_url and "endpoint" not in failed:
-        features = asyncio.run(_features(base_url, model or None, key))
+        features = run_interruptibly(_features(base_url, model or None, key))
     _print_json(findings, features) if as_json else _print_lines(findings, features)
     if failed:
         raise click.exceptions.Exit(exit_codes.USAGE)
@@ -272,7 +272,6 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
     """Remove what ended runs left behind: containers, networks, unnamed images; nothing of a run in progress."""
-    import asyncio
     from functools import partial
 
     from tbench.config.settings import SandboxConfig
@@ -292,7 +291,7 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines:
         if connected.store is not None:
             cleanings = [("", partial(clean_store, connected.store))]
         for name, cleaning in cleanings:
-            done = asyncio.run(cleaning(scope, dry_run=dry_run))
+            done = run_interruptibly(cleaning(scope, dry_run=dry_run))
             print_lines(f"{name}{'would remove' if dry_run else 'removed'} {line}" for line in done.removed)
             print_lines(f"{name}kept {line}" for line in done.kept)
             print_lines((f"tbench: {name}could not remove {line}" for line in done.failed), err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,27 @@ def test_doctor_tries_an_agent_and_says_what_it_saw(tmp_path: Path, tools_volume
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "ok shell-agent@1.0 solved a tiny task with 1 request" in lines
     assert "skipped tool calls the agent works without them" in lines
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_doctor_leaves_nothing_when_it_is_stopped(tmp_path: Path, tools_volume: str) -> None:
+    recipe, temporary = tmp_path / "shell.toml", tmp_path / "temporary"
+    temporary.mkdir()
+    write_recipe(recipe, ': {instruction}\n"$ASK" one && sleep 1000')
+    with ToolCallingServer([]) as server:
+        command = [sys.executable, "-m", "tbench", "doctor", "--base-url", server.base_url, "--agent", str(recipe)]
+        environment = os.environ | {"TMPDIR": str(temporary)}
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as running:
+            ends = time.monotonic() + 240
+            while not any(body["messages"][-1]["content"] == "one" for body in server.bodies):
+                assert time.monotonic() < ends and running.poll() is None
+                time.sleep(0.05)
+            assert list(temporary.glob("tbench-doctor-*"))
+            running.terminate()
+            said = running.communicate(timeout=240)[1]
+    assert (running.returncode, b"interrupted" in said) == (130, True)
+    assert list(temporary.glob("tbench-doctor-*")) == []
+    containers = ["docker", "ps", "--all", "--quiet", "--filter", "label=tbench.directory"]
+    labels = [*containers, "--format", "{{.Labels}}"]
+    assert str(temporary) not in subprocess.run(labels, capture_output=True, text=True, check=True).stdout
