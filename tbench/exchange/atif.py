@@ -365,14 +365,16 @@ def trajectory_id(trial: ExportedTrial, part: ExportedPart) -> str:
     return "/".join(words)
 
 
-def agent_version(run: StoredRun) -> str:
-    """Return the version of tbench that executed the run, if known."""
-    return (run.document.tbench_version if run.document is not None else "") or UNKNOWN_VERSION
+def agent_and_version(agent: str, run: StoredRun) -> Fields:
+    """Return an agent's name and version. An agent without a version of its own has that of tbench, if known."""
+    name, _, version = agent.partition("@")
+    tbench_version = run.document.tbench_version if run.document is not None else ""
+    return {"name": name, "version": version or tbench_version or UNKNOWN_VERSION}
 
 
 def _agent(trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol) -> Fields:
     result, document = trial.result, trial.run.document
-    agent: Fields = {"name": result.agent, "version": agent_version(trial.run)}
+    agent = agent_and_version(result.agent, trial.run)
     if result.model is not None:
         agent["model_name"] = result.model
     if protocol.tools:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.trajectory import Outcome, Usage
 from tbench.errors import UsageError
-from tbench.exchange.atif import agent_version, atif_document
+from tbench.exchange.atif import agent_and_version, atif_document
 from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
 from tbench.results import TaskStepResult, TrialResult, WentOn
@@ -100,7 +100,7 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "source": _source(run),
         "task_checksum": run.task_hashes.get(result.task, ""),
         "config": trial_config(trial, job, job_id),
-        "agent_info": {"name": result.agent, "version": agent_version(run), "model_info": model},
+        "agent_info": {**agent_and_version(result.agent, run), "model_info": model},
         # As in Harbor, the counts of a task with several steps are only in its steps.
         "agent_result": None if steps else _context(result.usage, result.steps, result.outcome, result.went_on),
         "verifier_result": _rewards(result),

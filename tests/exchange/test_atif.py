@@ -260,6 +260,12 @@ def test_a_document_tells_what_the_benchmark_says_of_the_trial(tmp_path: Path) -
     assert (made["agent"]["version"], made["agent"]["model_name"]) == ("0.1.0", "m")
 
 
+def test_a_packaged_agent_has_its_own_version(tmp_path: Path) -> None:
+    steps = (Step(index=1, reply=Reply(content="a")),)
+    made = exported(tmp_path, Trajectory(protocol="codex@0.169.0", steps=steps), agent="codex@0.169.0")
+    assert (made["agent"]["name"], made["agent"]["version"]) == ("codex", "0.169.0")
+
+
 def test_steps_of_a_task_are_documents_of_their_own(tmp_path: Path) -> None:
     parts = {
         name: Trajectory(protocol="bash-block", steps=(Step(index=1, reply=Reply(content=name)),)) for name in "ab"
