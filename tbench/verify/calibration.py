@@ -135,14 +135,14 @@ class Calibration(Frozen):
         files = [set(each.test_files.get(step, {}).items()) for each in self.oracle_passes]
         return dict(set.intersection(*files)) if files else {}
 
-    def failed_control(self, step: str = "") -> str:
-        """Return the first kind of control tests that failed in every pass of the oracle; empty if none did.
+    def failed_control(self, step: str = "", kind: str = "") -> str:
+        """Return the first kind of control tests, or `kind`, if it failed in every pass of the oracle; else empty.
 
         Control tests (see `control_tests.py`) must fail with correct work. If they do, the tests really check the work.
         """
         prefix = f"{step}/{CONTROL}-" if step else f"{CONTROL}-"
         rewards = [each.rewards for each in self.oracle_passes]
-        tried = [key for key in (rewards[0] if rewards else ()) if key.startswith(prefix)]
+        tried = [key for key in (rewards[0] if rewards else ()) if key.startswith(f"{prefix}{kind}")]
         failed = (key for key in tried if not any(is_solved(each.get(key, 1.0)) for each in rewards))
         return next(failed, "").removeprefix(prefix)
 

@@ -45,6 +45,10 @@ _CALLED_BY_RUNNERS = re.compile(r"test|pytest_|set_?up|tear_?down|load_tests|__"
 _EQUAL = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual")
 _NEARLY_EQUAL = ("assertAlmostEqual", "isclose", "allclose", "assert_allclose")
 _MAX_DATA_BYTES = 1 << 20
+_WORD = re.compile(rb"\\.|([A-Za-z]+|[0-9]+)", re.DOTALL)
+SWAPPED = "swapped"
+_UNSEALED = ("script", "data")
+"""Kinds of control tests whose values work can read, and reject if they are not plausible."""
 
 
 async def try_control(
@@ -62,8 +66,8 @@ async def try_control(
         return verdict
     if oracle.is_own:
         return await _measured(verdict, task, run)
-    kinds = control_tests(task) if oracle.control else ()
-    controlled = next((controlled for kind, controlled in kinds if kind == oracle.control), None)
+    kinds = dict(control_tests(task)) if oracle.control else {}
+    controlled = kinds.get(oracle.control)
     if controlled is not None:
         try:
             tried = await run(controlled)
@@ -72,6 +76,8 @@ async def try_control(
         else:
             verdict = _recorded(verdict, CONTROL, tried)
             verdict = _disarmed(verdict) if is_solved(tried.reward) else _compared(verdict, tried, oracle.of_control)
+            if oracle.fails_swapped and oracle.control in _UNSEALED and SWAPPED in kinds:
+                verdict = await _try_swapped(verdict, kinds[SWAPPED], run)
             return await _try_intact(verdict, task, run) if oracle.passes_intact else verdict
     if (failing := with_failing_test(task)) is None:
         return verdict
@@ -84,15 +90,21 @@ async def try_control(
 
 
 async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the oracle's pass with the rewards of control tests, up to the first kind that fails, and of `_intact`."""
+    """Return the oracle's pass with the rewards of control tests, up to the first kind that fails, and of `_intact`.
+
+    Beside `script` and `data`, `swapped` is tried, too.
+    """
+    failed = ""
     for kind, controlled in control_tests(task):
+        if failed and (kind != SWAPPED or failed not in _UNSEALED):
+            continue
         try:
             tried = await run(controlled)
         except VerifierFailed:
             continue
         verdict = _recorded(verdict, f"{CONTROL}-{kind}", tried)
         if not is_solved(tried.reward):
-            break
+            failed = failed or kind
     if (intact := _intact(task)) is not None:
         with contextlib.suppress(VerifierFailed):
             tried = await run(intact)
@@ -119,6 +131,16 @@ async def _try_intact(verdict: Verdict, task: Task, run: Callable[[Task], Awaita
     verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, INTACT: tried.reward})
     why = "tests-recognized: they fail where the work cannot read what they expect"
     return verdict if is_solved(tried.reward) else verdict.with_signs(why)
+
+
+async def _try_swapped(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
+    """Return the pass, with a sign if the work also passes where expected words are swapped. Raises TrialError."""
+    try:
+        tried = await run(task)
+    except VerifierFailed as failure:
+        return verdict.with_signs(f"{NO_CONTROL_VERDICT}: {failure.type}")
+    verdict = _recorded(verdict, f"{CONTROL}-{SWAPPED}", tried)
+    return _disarmed(verdict, "tests with swapped words") if is_solved(tried.reward) else verdict
 
 
 def _recorded(verdict: Verdict, key: str, tried: Verdict) -> Verdict:
@@ -158,8 +180,9 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     `some`: another value in half of the functions of the tests, or in one line where functions are not known;
     `sealed`: the same, and all values of pytest's assertions are sealed, so that work can neither copy nor check them;
     `asserted`: in all assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in
-    the data beside the tests; `failing`: the same values, and a test that always fails. In `some` and `failing`, helper
-    functions of the tests have other names: work that calls them fails.
+    the data beside the tests; `swapped`: two words change places in what test.sh compares with, and in the data;
+    `failing`: the same values, and a test that always fails. In `some` and `failing`, helper functions of the tests
+    have other names: work that calls them fails.
     """
     asserted = _sites(task, partial(_code_sites, asserted=True))
     compared = _sites(task, partial(_code_sites, asserted=False))
@@ -177,6 +200,8 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
         yield "script", _replaced(task, script)
     if data := _sites(task, _data_sites):
         yield "data", _replaced(task, data)
+    if swapped := _sites(task, _swapped_sites):
+        yield SWAPPED, _replaced(task, swapped)
     if failing := with_failing_test(_replaced(task, helpers)):
         yield "failing", failing[0]
 
@@ -278,6 +303,22 @@ def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
         return
     if found := _LAST_CHARACTER.search(data):
         yield _Site(path, *found.span(), _other_character(found[0], data), "data")
+
+
+def _swapped_sites(path: str, data: bytes) -> Iterator[_Site]:
+    """Yield the last two different words, or else numbers, of each expected text and of data, in each other's place.
+
+    Work that only uses what is plausible, such as words of its own data, does not notice.
+    """
+    texts = [(site.start, site.end) for site in _script_sites(path, data)]
+    texts += [(0, len(data)) for _ in _data_sites(path, data)]
+    for start, end in texts:
+        found = [each for each in _WORD.finditer(data, start, end) if each[1]]
+        forms = ([each for each in reversed(found) if each[1].isalpha() is is_word] for is_word in (True, False))
+        pairs = itertools.chain.from_iterable(map(itertools.pairwise, forms))
+        for one, other in itertools.islice(((one, other) for one, other in pairs if one[1] != other[1]), 1):
+            yield _Site(path, *one.span(), other[1], SWAPPED)
+            yield _Site(path, *other.span(), one[1], SWAPPED)
 
 
 def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:

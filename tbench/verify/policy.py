@@ -16,6 +16,7 @@ from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, test_differences, test_file_differences
 from tbench.verify.changes.facts import OracleSystem, path_list
+from tbench.verify.control_tests import SWAPPED
 from tbench.verify.judging import CLEARED, MAX_REPLACED, NEEDS_PROCESSES, NEEDS_SERVERS, Judge
 from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed, logs_among, verify, verify_twice
@@ -101,6 +102,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
         oracle.passes_intact(step),
         NEEDS_PROCESSES in oracle.usual_signs(step, shared=True) if oracle.passes_fresh is False else None,
         oracle.of_control(step),
+        oracle.failed_control(step, SWAPPED) == SWAPPED,
     )
 
 

@@ -259,6 +259,11 @@ def test_the_kind_of_control_tests_is_one_that_every_oracle_pass_failed(
     assert oracle.failed_control() == expected
 
 
+def test_one_kind_of_control_tests_can_be_asked_for() -> None:
+    oracle = calibration(trial(rewards={"control-data": 0.0, "control-swapped": 0.0, "one/control-swapped": 1.0}))
+    assert [oracle.failed_control(step, "swapped") for step in ("", "one")] == ["swapped", ""]
+
+
 def test_of_control_tests_those_are_known_that_end_the_same_way_every_time() -> None:
     own, first = {"a": PASSED, "b": PASSED, "c": PASSED, "d": FAILED}, {"a": PASSED, "b": FAILED, "c": PASSED}
     rewards, second = {"control-some": 0.0}, {"a": PASSED, "c": FAILED, "d": FAILED}

@@ -270,17 +270,35 @@ def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
 
 def test_data_files_are_altered_by_themselves(task_of: Callable[..., Task]) -> None:
     task = task_of(expected__json='{"a == 1": "b"}', notes__txt="a == 7\n", dots__txt="...")
-    assert [kind for kind, _ in control_tests(task)] == ["data"]
+    assert [kind for kind, _ in control_tests(task)] == ["data", "swapped"]
     assert re.fullmatch(rf'{{"a == 1": "{L}"}}', altered(task, "data", "expected.json") or "")
     assert re.fullmatch(r"a == [0-689]\n", altered(task, "data", "notes.txt") or "")
     assert altered(task, "data", "dots.txt") == "..."
+
+
+@pytest.mark.parametrize(
+    ("text", "swapped"),
+    [
+        ("apple\nfig\nkiwi\n", "apple\nkiwi\nfig\n"),
+        ('["fig", "kiwi\\nkiwi"]', '["kiwi", "fig\\nkiwi"]'),
+        ("pear,3\npear,4\n", "pear,4\npear,3\n"),
+        ("fig fig\n", None),
+    ],
+)
+def test_words_of_data_are_swapped(task_of: Callable[..., Task], text: str, swapped: str | None) -> None:
+    assert altered(task_of(expected__txt=text), "swapped", "expected.txt") == swapped
+
+
+def test_words_that_a_script_compares_with_are_swapped(task_of: Callable[..., Task]) -> None:
+    found = altered(task_of('a b\n[ "$found" = "fig kiwi" ] && echo yes no'), "swapped", "test.sh")
+    assert found == 'a b\n[ "$found" = "kiwi fig" ] && echo yes no'
 
 
 def test_each_kind_is_yielded_once_and_the_failing_test_last(task_of: Callable[..., Task]) -> None:
     assert [kind for kind, _ in control_tests(task_of())] == []
     task = task_of(SCRIPT, test_outputs__py="x = f() == 2\nassert f() == 3", expected__txt="x")
     kinds = [kind for kind, _ in control_tests(task)]
-    assert kinds == ["some", "asserted", "compared", "script", "data", "failing"]
+    assert kinds == ["some", "asserted", "compared", "script", "data", "swapped", "failing"]
 
 
 def test_values_are_sealed_first_where_functions_assert_them(task_of: Callable[..., Task]) -> None:
@@ -387,6 +405,43 @@ async def test_work_that_fails_where_the_only_expected_value_is_sealed_recognize
     task, oracle = task_of(test_outputs__py=CHECKED), OracleSystem(control="sealed", passes_intact=passes_intact)
     found = await try_control(passed(BEFORE), task, run, oracle)
     assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-recognized"] * is_sign and not left
+
+
+@pytest.mark.parametrize(
+    ("control", "fails_swapped", "outcomes", "signs"),
+    [
+        ("data", True, [0.0, 0.0], []),
+        ("data", True, [0.0, 1.0], ["tests-disarmed"]),
+        ("data", True, [0.0, None], ["unconfirmed"]),
+        ("data", False, [0.0], []),
+        ("swapped", True, [0.0], []),
+    ],
+)
+async def test_work_is_also_tried_with_swapped_words_that_the_oracle_fails(
+    task_of: Callable[..., Task], control: str, fails_swapped: bool, outcomes: list[float | None], signs: list[str]
+) -> None:
+    left = list(outcomes)
+
+    async def run(changed: Task) -> Verdict:
+        assert changed.tests["expected.txt"].data != b"fig kiwi"
+        if (reward := left.pop(0)) is None:
+            raise VerifierFailed("verifier_timeout", "none", {})
+        return passed(b"", reward)
+
+    task, oracle = task_of(expected__txt="fig kiwi"), OracleSystem(control=control, fails_swapped=fails_swapped)
+    found = await try_control(passed(BEFORE), task, run, oracle)
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == signs and not left
+
+
+async def test_the_oracles_own_work_is_also_tried_with_swapped_words(task_of: Callable[..., Task]) -> None:
+    left = [0.0, 0.5, 1.0]
+
+    async def run(changed: Task) -> Verdict:
+        return passed(b"", left.pop(0))
+
+    own = OracleSystem(is_own=True)
+    found = await try_control(passed(BEFORE), task_of(expected__txt="fig kiwi"), run, own)
+    assert found.integrity.rewards == {f"{CONTROL}-data": 0.0, f"{CONTROL}-swapped": 0.5} and left == [1.0]
 
 
 @pytest.mark.parametrize("kind", ["some", "asserted", "failing"])

@@ -332,6 +332,8 @@ class OracleSystem:
     """Whether the oracle's work passes only while the processes that it left run; None if unknown."""
     of_control: Mapping[str, bool] = field(default_factory=dict)
     """Whether the oracle's work passes each control test, without tests whose result varied."""
+    fails_swapped: bool = False
+    """Whether the oracle's work is known to fail tests in which expected words are swapped."""
 
 
 NO_ORACLE = OracleSystem()
