@@ -439,7 +439,9 @@ async def _wait_until_one_is_back(replicas: Sequence[Replica]) -> None:
 def _check_same(served: Mapping[str, ServedModel], same_context: bool, *, same_weights: bool) -> None:
     """Raise RequestRefused if the servers, by URL, have different models, weights or context lengths."""
     if len(ids := sorted({each.id for each in served.values()})) > 1:
-        raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
+        raise RequestRefused(
+            f"they serve different models ({', '.join(ids)}): name the one to use, or all to compare them", status=404
+        )
     if same_weights and (found := _differing({url: each.root for url, each in served.items()})):
         raise RequestRefused(
             f"they serve different weights under one name ({found}): serve the same weights everywhere, or, if these "

@@ -51,7 +51,10 @@ def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> 
     directories = [str(folder / directory_name(name)) for name in names]
     for directory in directories:
         if directories.count(directory) > 1:
-            raise UsageError(f"{directory}: would be the directory of two runs; give models and agents different names")
+            raise UsageError(
+                f"{directory}: would be the directory of two runs; give models and agents different names "
+                "(vLLM: --served-model-name)"
+            )
     return [
         replace(resolved, config=resolved.config.with_values(output={"directory": directory}))
         for resolved, directory in zip(each, directories, strict=True)

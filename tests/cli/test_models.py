@@ -107,7 +107,10 @@ def test_a_model_whose_endpoint_has_gone_does_not_keep_the_next_one_from_running
     ("words", "said"),
     [
         ("-m a -m b -m c {url} {url}", "--base-url is given 2 times for 3 models; give it once or for each"),
-        ("-m a -m a {url}", "o/a: would be the directory of two runs; give models and agents different names"),
+        (
+            "-m a -m a {url}",
+            "o/a: would be the directory of two runs; give models and agents different names (vLLM: --served",
+        ),
         ("-m a/b -m a-b {url}", "o/a-b: would be the directory of two runs; give models and agents different"),
         ("-m a -a codex -a codex {url}", "o/a: would be the directory of two runs; give models and agents different"),
         ("-a codex -a aider {url} --shard 0/2", "--shard: cannot be combined with 2 agents; run each agent by itself"),

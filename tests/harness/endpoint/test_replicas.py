@@ -176,7 +176,9 @@ async def test_servers_of_different_models_or_lengths_are_refused_with_both(
     for chat in replicas.chats:
         chat.model = None
     servers[1].always_list({"id": "other", "max_model_len": 8192})
-    with pytest.raises(RequestRefused, match=r"different models \(other, tiny\): name the one to use"):
+    with pytest.raises(
+        RequestRefused, match=r"different models \(other, tiny\): name the one to use, or all to compare them"
+    ):
         await replicas.connect(1.0)
 
 
