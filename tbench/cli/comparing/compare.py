@@ -106,10 +106,15 @@ def print_comparison(
     from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs, remarks
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
+    from tbench.storage.read_run import CONFIG_NAME
     from tbench.storage.summaries import make_summary, stored_cost
 
     if len(runs) < 2:
-        raise UsageError(f"{runs[0]}: only one run; give two or more")
+        is_folder = any(runs[0].glob(f"*/{CONFIG_NAME}"))
+        words = (
+            f"contains runs; name them, the base first: {runs[0]}/*" if is_folder else "only one run; give two or more"
+        )
+        raise UsageError(f"{runs[0]}: {words}")
     stored = read_runs(runs)
     sides = compared_runs(runs, stored)
     doubts = list(comparison_doubts(runs, stored, sides))

@@ -148,6 +148,8 @@ def test_a_run_is_not_compared_with_itself_nor_with_none(pair: tuple[Path, Path]
     assert "the same run as" in refused("compare", pair[0], pair[0].parent / "new" / ".." / "old")
     assert "the same run as" in refused("compare", pair[0], pair[0] / "results.jsonl")
     assert "only one run; give two or more" in refused("compare", pair[0])
+    folder = pair[0].parent
+    assert f"contains runs; name them, the base first: {folder}/*" in refused("compare", folder)
 
 
 def test_a_run_without_a_verdict_is_reported_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
