@@ -106,11 +106,11 @@ def print_comparison(
     from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs, remarks
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
-    from tbench.storage.read_run import CONFIG_NAME
+    from tbench.storage.run_files import RUN
     from tbench.storage.summaries import make_summary, stored_cost
 
     if len(runs) < 2:
-        is_folder = any(runs[0].glob(f"*/{CONFIG_NAME}"))
+        is_folder = any(runs[0].glob(f"*/{RUN.manifest}"))
         words = (
             f"contains runs; name them, the base first: {runs[0]}/*" if is_folder else "only one run; give two or more"
         )
