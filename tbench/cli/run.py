@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -172,8 +172,7 @@ def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None,
     wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: only works with --resume; a new run retries by itself (--retries)")
-    if all(one.config.agent.name == resolved.config.agent.name for one in each):
-        _reject_unused_options(resolved)
+    _reject_unused_options(each)
     reject_pull_with_build(resolved)
     # For an agent without a model, one run suffices: a file may list models for other runs.
     first = resolved.config.model
@@ -203,17 +202,17 @@ def _planned(resolved: Resolved[RunConfig], resume: bool, wanted: RetryErrors) -
     return _with_earlier_shell_state(resolved, earlier), earlier
 
 
-def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
-    """Raise UsageError for model flags without a model, and for retry flags with `--retries 0`.
+def _reject_unused_options(each: Sequence[Resolved[RunConfig]]) -> None:
+    """Raise UsageError for model flags if no agent uses a model, and for retry flags with `--retries 0`.
 
     Such settings in files and the environment are ignored, because other runs share these.
     """
+    resolved, names = each[0], list(dict.fromkeys(one.config.agent.name for one in each))
     if not resolved.config.schedule.retries:
         origins = (resolved.origins.get(path, "") for path in ("schedule.retry_only", "schedule.retry_never"))
         if idle := [origin for origin in origins if origin.startswith("--")]:
             raise UsageError(f"{', '.join(idle)}: no effect with --retries 0; leave out one or the other")
-    name = resolved.config.agent.name
-    if name not in AGENTS_WITHOUT_MODEL:
+    if any(name not in AGENTS_WITHOUT_MODEL for name in names):
         return
     of_a_model = {setting.path for setting in iter_settings(RunConfig) if setting.section in ("model", "limits")}
     given = [
@@ -223,7 +222,7 @@ def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
     ]
     if given:
         raise UsageError(
-            f"{', '.join(given)}: no effect with --agent {name}, which uses no model; leave out one or the other"
+            f"{', '.join(given)}: no effect with --agent {names[0]}, which uses no model; leave out one or the other"
         )
 
 

@@ -176,7 +176,9 @@ def test_a_trial_whose_run_was_killed_gets_its_replies_again_unless_its_requests
     work = f'"$ASK" one && "$ASK" {later}"two {told}" && sleep 3 && "$ASK" three && touch /app/done'
     write_recipe(recipe, ": {instruction}\n" + work.replace('{"', '{{"').replace('"}', '"}}'))
     command = [sys.executable, "-m", "tbench", "run", str(make_task().parent), "--agent", str(recipe)]
-    command += ["--base-url", server.base_url, "--verify", "shared", "--output", str(tmp_path / "run")]
+    # A replay that is refused leads to another attempt also without retries.
+    command += ["--base-url", server.base_url, "--verify", "shared", "--retries", "0"]
+    command += ["--output", str(tmp_path / "run")]
     saved = tmp_path / "run" / "trials" / "small-task" / "seed-0" / CHECKPOINTS_NAME
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         ends = time.monotonic() + 120

@@ -116,6 +116,8 @@ def test_a_model_whose_endpoint_has_gone_does_not_keep_the_next_one_from_running
         ("-a codex -a aider {url} --shard 0/2", "--shard: cannot be combined with 2 agents; run each agent by itself"),
         ("-m a -m b {url} --shard 0/2", "--shard: cannot be combined with 2 models; run each model by itself"),
         ("-m a -m b --agent oracle", "--model: no effect with --agent oracle, which uses no model; leave out one or"),
+        ("-a oracle -a nop --steps 5", "--steps: no effect with --agent oracle, which uses no model; leave out one or"),
+        ("-a oracle -a codex {url} --retries 0 --retry-only sandbox_lost", "--retry-only: no effect with --retries 0"),
         ("-c two.toml -m c", "--model: two.toml lists 2 models; leave one of them out"),
         ("-c two.toml -m c -m d {url}", "two.toml and --model: both list models; leave one of them out"),
         ("-c unnamed.toml", "unnamed.toml: [[model]] 2: has no name; name each of several models"),
