@@ -86,6 +86,11 @@ class _Handler(JsonHandler):
         message = self.server.reply(asked)
         finish = "tool_calls" if "tool_calls" in message else "stop"
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 20, "total_tokens": len(body) // 4 + 20}
-        choice = {"index": 0, "message": message, "finish_reason": finish}
-        answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "tiny"}
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
+        answer: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "tiny"}
+        if asked.get("return_token_ids"):
+            # Two tokens for each message, by its place.
+            before = 2 * len(asked["messages"])
+            answer["prompt_token_ids"] = list(range(before))
+            choice |= {"token_ids": [before, before + 1], "logprobs": {"content": [{"logprob": -0.5}] * 2}}
         self.send_json(200, {**answer, "choices": [choice], "usage": usage})
