@@ -66,7 +66,11 @@ async def try_control(
         return verdict
     if oracle.is_own:
         return await _measured(verdict, task, run)
-    kinds = dict(control_tests(task)) if oracle.control else {}
+    wanted = {oracle.control} if oracle.control else set()
+    if oracle.fails_swapped and oracle.control in _UNSEALED:
+        wanted.add(SWAPPED)
+    # Up to the last kind that is wanted: the others take parsing all tests.
+    kinds = dict(itertools.islice((each for each in control_tests(task) if each[0] in wanted), len(wanted)))
     controlled = kinds.get(oracle.control)
     if controlled is not None:
         try:
@@ -76,7 +80,7 @@ async def try_control(
         else:
             verdict = _recorded(verdict, CONTROL, tried)
             verdict = _disarmed(verdict) if is_solved(tried.reward) else _compared(verdict, tried, oracle.of_control)
-            if oracle.fails_swapped and oracle.control in _UNSEALED and SWAPPED in kinds:
+            if SWAPPED in kinds and oracle.control != SWAPPED:
                 verdict = await _try_swapped(verdict, kinds[SWAPPED], run)
             return await _try_intact(verdict, task, run) if oracle.passes_intact else verdict
     if (failing := with_failing_test(task)) is None:
@@ -96,7 +100,7 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
     """
     failed = ""
     for kind, controlled in control_tests(task):
-        if failed and (kind != SWAPPED or failed not in _UNSEALED):
+        if failed and kind != SWAPPED:
             continue
         try:
             tried = await run(controlled)
@@ -105,6 +109,8 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
         verdict = _recorded(verdict, f"{CONTROL}-{kind}", tried)
         if not is_solved(tried.reward):
             failed = failed or kind
+            if failed not in _UNSEALED:
+                break
     if (intact := _intact(task)) is not None:
         with contextlib.suppress(VerifierFailed):
             tried = await run(intact)

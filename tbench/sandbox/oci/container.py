@@ -50,11 +50,11 @@ _ADDRESS, _NAME_SERVER = "10.0.2.100", "10.0.2.3"
 _READY_SEC = 30.0
 _PUT_SEC = 600
 _LOG_BYTES = 1 << 20
-# In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
 _WITHOUT_CGROUPS = {"runc": "--rootless=true", "crun": "--cgroup-manager=disabled"}
 """Options with which cgroups that cannot be written are no failure, also not for root."""
 _NO_OVERLAY = 99
 _OVERLAY_REMEDY = f"; use another file system, or install fuse-overlayfs: {how_to_install(['fuse-overlayfs'])}"
+# In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
 _START = """options=$1 merged=$2 log=$3; shift 3
 mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
     { [ "$FUSE" ] && fuse-overlayfs -o "$FUSE" "$merged" 2>>"$log"; } || exit 99
