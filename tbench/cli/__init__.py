@@ -1,6 +1,6 @@
 """The command line: the only package that prints or exits.
 
-Modules of commands, and what those need, are imported when a command runs, so that `tbench --help` stays fast.
+A command's module and its imports are loaded when the command runs, so that `tbench --help` stays fast.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _port_option(default: int) -> Callable[[Command], Command]:
 @option("--context-tokens", "The context of the model, in tokens.", Integer(min=256), default=32768)
 @option(
     "--thinking",
-    "Reply with thinking; later prompts keep it or, as some templates do, drop it.",
+    "Reply with thinking, which later prompts keep, or drop like some templates.",
     OneOf("kept", "dropped"),
 )
 @option("--tokens-per-sec", "The pace of replies.  [default: at once]", Number(min=0, min_open=True))

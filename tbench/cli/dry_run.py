@@ -52,7 +52,7 @@ def show_plans(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> None:
 async def _plans(
     runs: Sequence[tuple[RunConfig, EarlierRun | None]], tasks: TaskSet, engines: Engines
 ) -> Sequence[Row]:
-    """Return the rows of the first run, followed by those in which the others differ."""
+    """Return the rows of the first run, followed by the rows of other runs that differ from it."""
     rows: list[Row] = []
     for config, earlier in runs:
         setup = AgentSetup.from_config(config.agent, config.model, config.limits)

@@ -225,7 +225,7 @@ def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
     """Return the expected seconds per task for `--order longest`; empty for other orders. Raises UsageError.
 
     They are the means in the runs given by `--durations`, or else in the runs beside this one. For tasks in none of
-    these runs, the oracle's seconds are used, scaled by the ratio of both for tasks that have both.
+    these runs, the oracle's seconds are used, scaled by the ratio of both on tasks that have both.
     """
     if config.schedule.order != "longest":
         return {}
@@ -305,7 +305,7 @@ def _print_kept(directory: Path, outcome: RunOutcome, engine_options: str) -> No
 
 
 def plan_run(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
-    """Return the plan of a new run of this name, or of the resumed one. Raises UsageError if that plan differs."""
+    """Return the plan of the run. Raises UsageError if the resumed run was planned otherwise."""
     seeds = config.tasks.planned_seeds
     plan = RunPlan(
         run=earlier.document.run if earlier else name,

@@ -47,13 +47,13 @@ class Export:
     left_out: LeftOutTrials
 
     def places(self) -> Iterator[tuple[StoredRun, Path]]:
-        """Yield each run with its path below the directory: a single run has the directory itself."""
+        """Yield each run with its path: below the directory, or for a single run the directory itself."""
         for name, run in self.runs.items():
             yield run, Path(name) if len(self.runs) > 1 else Path()
 
 
 Write = Callable[..., tuple[int, str]]
-"""Writes the trials of an export; returns their number, and more words about what was written."""
+"""Writes the trials of an export; returns their number, and words about further contents."""
 
 
 def export_command(form: str, *, only: str) -> Callable[[Write], click.Command]:

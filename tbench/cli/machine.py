@@ -213,7 +213,7 @@ def _print_json(findings: list[Finding], features: list[Feature]) -> None:
 
 
 def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
-    """Return every protocol and preset with the reason why it does not fit, empty if it does."""
+    """Return every protocol and preset with the reason why it does not fit; an empty reason means that it fits."""
     from tbench.config.layers import PRESETS, preset
     from tbench.doctor.endpoint import usable_protocols
 

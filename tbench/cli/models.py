@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _names(configs: Sequence[RunConfig]) -> tuple[str, list[str]]:
-    """Return what the runs differ in, "model", "agent" or "run", and a name for each run."""
+    """Return "model" or "agent" if the runs differ only in this, otherwise "run", and a name for each run."""
     models = [each.model.name or "" for each in configs]
     agents = [Path(name).stem if (name := each.agent.name).endswith(".toml") else name for each in configs]
     if len(set(agents)) == 1:
@@ -44,7 +44,7 @@ def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> 
     if schedule.shard is not None:
         raise UsageError(f"--shard: cannot be combined with {counted(len(each), what)}; run each {what} by itself")
     if output.directory is None and resume:
-        return list(each)  # refused as with a single model
+        return list(each)  # refused later, as for a single model
     folder = Path(output.directory or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{len(each)}-{what}s")
     if (folder / RUN.manifest).exists():
         raise UsageError(f"{folder}: is the run of a single {what}; name another directory with --output")
@@ -80,7 +80,7 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
                 print_line("", err=True)
             print_line(f"{what} {number} of {len(runs)}: {names[number - 1]}", err=True)
         try:
-            is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images
+            is_dropped = config.sandbox.drop_images and number == len(runs)  # later models need the images, too
             config = config.with_values(sandbox={"drop_images": is_dropped})
             outcomes.append(outcome := execute(config, earlier, tasks, made_images, began))
         except UsageError as error:  # its endpoint is gone; the next model's may answer

@@ -1,4 +1,4 @@
-"""`tbench nightly` and `gate`: run a night from one file, and judge whether the latest night is worse."""
+"""`tbench nightly` and `gate`: run a night that one file describes, and judge whether the latest night is worse."""
 
 from __future__ import annotations
 

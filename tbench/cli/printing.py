@@ -85,7 +85,7 @@ _TESTS, _LAST_LINES, _COLUMNS = 6, 3, 98
 
 
 def failed_test_lines(failed: Sequence[FailedTest], failures: int) -> Iterator[str]:
-    """Yield the names of failed tests, each followed by lines of its error; of many tests, only the first ones.
+    """Yield the names of failed tests, each followed by lines of its error; if there are many, only the first tests.
 
     `failures` is the number of all failed tests. Lines may have colours.
     """

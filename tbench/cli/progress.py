@@ -124,7 +124,7 @@ class _TrialRow:
     attempt: int
     phase: str = "queued"
     part: str = ""
-    """Number of the current task step and of all, such as ` (1/3)`, if the task has several."""
+    """Number of the current task step and their total, such as ` (1/3)`, if the task has several."""
     step: int = 0
     line: str = ""
     since: float = 0.0

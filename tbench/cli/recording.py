@@ -18,7 +18,7 @@ from tbench.text import replace_unseen
 from tbench.view.screen import Line, TileScreen
 
 _INK, _GROUND = (30, 90), (40, 100)
-"""SGR codes, for text and for its background, of the first normal colour and of the first bright one."""
+"""SGR codes of the first normal colour and of the first bright one, for text and for its background."""
 
 
 class SessionRecording:

@@ -85,7 +85,7 @@ _ALL = "all"
 
 
 class CommandWithRetryErrors(TbenchCommand):
-    """A command with `--retry-errors`, which takes the words after it, up to the first that is no type of error."""
+    """A command with `--retry-errors`, which takes the words after it, up to the first that is not a type of error."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -300,7 +300,7 @@ def _exit_code(outcome: RunOutcome, min_coverage: float) -> int:
 _SHARD_SETTINGS = ("shard", "durations")
 """Schedule settings that decide which trials belong to a run."""
 _MACHINE_SETTINGS = ("sandbox.engines", "sandbox.ray")
-"""Settings that name the machines of trials; one replaces the other."""
+"""Settings that choose the machines of trials; one that is given for a resumed run replaces both."""
 _CHANGEABLE_SETTINGS = {
     *(
         each.path

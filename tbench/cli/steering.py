@@ -50,7 +50,7 @@ def ps(folder: Path, as_json: bool) -> None:
         print_line(f"{folder}: no run is in progress")
     for run, kept in _cut_trials(folder, states).items():
         remove = f"tbench clean --kept{_engine_options(run)}"
-        print_line(f"{run}: {kept}; go on with tbench resume {run}, or remove with {remove}")
+        print_line(f"{run}: {kept}; continue with tbench resume {run}, or remove with {remove}")
     for run, state in states.items():
         _print_run(run, state)
 
@@ -161,7 +161,7 @@ def sole_running_run() -> Path:
 
 
 def tell_and_print(to: tuple[Path, str | None], order: str, **fields: str | int | bool) -> None:
-    """Give a run, or one of its trials, an order and print the answer. Raises UsageError."""
+    """Send an order to a run, or to one of its trials, and print the answer. Raises UsageError."""
     from tbench.control.telling import tell
 
     run, trial = to

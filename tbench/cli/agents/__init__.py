@@ -1,1 +1,1 @@
-"""The commands about agents that people ship."""
+"""Commands for packaged agents, such as Codex."""

@@ -24,7 +24,7 @@ COMMANDS = {
     "show": "tbench.cli.agents.commands:show",
 }
 _name = argument("name", "NAME", "An agent's name, or a recipe.toml.", type=NAME_TYPE)
-_version = option("--agent-version VERSION", "Another version than the recipe's.")
+_version = option("--agent-version VERSION", "A version other than the recipe's.")
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)

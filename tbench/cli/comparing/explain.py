@@ -98,7 +98,7 @@ def _sameness(found: Explanation) -> Iterator[str]:
     for each in found.moved:
         yield f"  {'moved' if each.explains else 'also'}: {each.key}: {each.words} ({each.party})"
     if not any(each.explains for each in found.moved):
-        yield "  nothing moved that is recorded and can change a score"
+        yield "  no recorded difference can change a score"
     yield ""
     yield click.style("Was it the same model?", bold=True)
     if found.equal_first_replies is not None:

@@ -114,7 +114,7 @@ _FRAME_SEC = 0.03
 """Minimum time between two frames."""
 _RELEASE_KEY = b"\x1d"
 _SLOW_COMMANDS = ("snapshot", "cassette", "quit")
-"""Commands that may take long, and run beside the others."""
+"""Commands that may take long, and do not hold up other commands."""
 
 
 class UserLeft(Exception):

@@ -307,7 +307,7 @@ def verdict_words(verdict: VerdictSeen) -> str:
 
 
 def verdict_lines(verdict: VerdictSeen) -> Iterator[str]:
-    """Yield the failed tests and their errors as `tbench why` does, or else the end of the output; may have styles."""
+    """Yield the failed tests and their errors, like `tbench why`, or else the end of the output; may have styles."""
     if verdict.tests:
         yield from failed_test_lines(verdict.failed, verdict.failures)
     else:

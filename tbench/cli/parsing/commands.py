@@ -54,7 +54,7 @@ def argument(
 def option(
     usage: str, help: str, type: click.ParamType[Any] | type | None = None, *, name: str = "", **attrs: Any
 ) -> Callable[[Command], Command]:
-    """Return an option, written as in the help: `--output -o DIR`. `name` is that of its parameter, if it differs."""
+    """Return an option, written as in the help: `--output -o DIR`. `name` is its parameter's name, if that differs."""
     words = usage.split()
     flags = [word for word in words if word.startswith("-")]
     metavar = " ".join(words[len(flags) :]) or None
@@ -137,7 +137,7 @@ class LazyGroup(click.Group):
         headings: Mapping[str, Mapping[str, str]] | None = None,
         **attrs: Any,
     ) -> None:
-        """`table` has the places of commands by name. With `headings`, tables by heading, the help is a short list."""
+        """`table` maps commands to MODULE:FUNCTION. `headings` has such a table for each heading of a short help."""
         super().__init__(*args, **attrs)
         self.headings = headings or {}
         places = table or {name: where for names in self.headings.values() for name, where in names.items()}

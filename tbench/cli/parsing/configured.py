@@ -51,7 +51,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     ) -> None:
         """Make options for the settings with paths in `only`, or for all settings if it is None."""
         super().__init__(*arguments, **more)
-        self.shows_defaults = only is None  # with `only`, a setting that is not given often comes from a stored run
+        self.shows_defaults = only is None  # with `only`, values often come from a stored run
         self._configuration = configuration
         self._settings = [each for each in iter_settings(configuration) if only is None or each.path in only]
         self._asks_model = any(each.section == "model" for each in self._settings)
