@@ -1,4 +1,4 @@
-"""Gives a run an order through its control socket, without data classes: their import takes longer than the rest."""
+"""Sends orders to a run through its control socket. Uses no data classes, because their import takes too long."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def as_usage_errors(directory: Path) -> Iterator[None]:
 
 
 def runs_under_way(folder: Path) -> list[Path]:
-    """List the run directories in a folder that have a control socket, by name; or the folder itself if it is one."""
+    """List the run directories in a folder that have a control socket, by name; or the folder itself, if it has one."""
     if (folder / SOCKET_NAME).is_socket():
         return [folder]
     with contextlib.suppress(OSError):

@@ -168,7 +168,7 @@ class DraftSeen(Frozen):
     step: int
     reasoning: str | None = None
     thoughts: tuple[str, ...] = ()
-    """As in `StepSeen`."""
+    """Texts of the reply, as in `StepSeen`."""
     content: str = ""
     """Text that `edit` replaces: the reply's content, or the command of its tool call."""
     actions: tuple[str, ...] = ()

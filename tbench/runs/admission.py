@@ -36,13 +36,13 @@ class MachineBudget:
     memory_mb: float
     gpus: int | None = None
     node: RunMachine | None = None
-    """The machine, which may be unavailable; None for one that always is available."""
+    """The machine, if it may become unavailable; None if it is always available."""
     holders: int = 0
     used_cpus: float = 0.0
     used_memory_mb: float = 0.0
     used_gpus: int = 0
     kept_mb: float = 0.0
-    """Part of the used memory that no trial of this run holds."""
+    """Part of the used memory that interrupted trials of earlier runs hold."""
 
     @classmethod
     def for_machine(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
@@ -52,7 +52,7 @@ class MachineBudget:
         return budget
 
     def measure(self, cpu_overcommit: float) -> None:
-        """Read the machine's capacity again. While it is below the taken resources, nothing starts there."""
+        """Read the machine's capacity again. While the capacity is below what is taken, nothing starts there."""
         assert self.node is not None
         capacity = self.node.backend.capacity()
         self.cpus, self.memory_mb, self.gpus = capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus
@@ -260,7 +260,7 @@ class Admission:
 
 
 def make_admission(backend: Backend, schedule: ScheduleConfig, say: Callable[[str], None]) -> Admission:
-    """Return admission to an open backend's machines as they come and go; closed when none is left."""
+    """Return the Admission of an open backend. It follows machines that come and go, and closes when none is left."""
     admission, known = Admission((), max_load=schedule.max_load, say=say), dict[RunMachine, MachineBudget]()
 
     def follow() -> None:
@@ -282,24 +282,24 @@ def make_admission(backend: Backend, schedule: ScheduleConfig, say: Callable[[st
 
 
 def why_no_machine(backend: Backend) -> str | None:
-    """Return why a backend has no machine left for trials; None if it has, or may get, one."""
+    """Return why a backend has no machine left for trials; None if it still has one, or may get one."""
     return backend.gave_up if isinstance(backend, HasMachines) else None
 
 
 MAX_LOST_MACHINES = 3
-"""Number of lost machines that do not count as attempts at a trial."""
+"""Number of attempts at a trial that do not count because their machine was lost."""
 _OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
-"""Preference for another machine than the last attempt's, and for a machine that has the image."""
+"""Bonus for a machine other than the last attempt's, and for a machine that has the image."""
 
 
 @dataclass(frozen=True)
 class RetryErrors:
-    """Errors that are retried: those that a retry may heal, and further types."""
+    """Errors that are retried: those that a retry may fix, and further types."""
 
     types: frozenset[str] = frozenset()
     everything: bool = False
     choice: RetryChoice = RETRY_ALL
-    """The run's choice among the errors that a retry may heal."""
+    """The run's choice among the errors that a retry may fix."""
 
     @classmethod
     def parse(cls, text: str | None, choice: RetryChoice = RETRY_ALL) -> RetryErrors:
@@ -323,7 +323,7 @@ class RetryBudget:
     """Counts the attempts at one trial, and decides whether and where the next one runs."""
 
     def __init__(self, limit: int, choice: RetryChoice = RETRY_ALL) -> None:
-        """`choice` has the errors that are retried at all."""
+        """`choice` selects the errors that are retried."""
         self._choice = choice
         self.limit = limit
         """Maximum number of attempts."""
@@ -343,7 +343,7 @@ class RetryBudget:
         self._made += 1
 
     def preference(self, task: str) -> Preference:
-        """Return the preference for the next attempt's machine: another one, which has the image of `task`."""
+        """Return the preference for the next attempt's machine: other than the last, and with the image of `task`."""
         before = self.node
 
         def preference(budget: MachineBudget) -> float:

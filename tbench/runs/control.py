@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tbench.control.wire import ChangeKind, StepSeen, VerdictSeen
 
 HoldPoint = Literal["query", "reply"]
-"""Point at which a trial waits for a person: the next query, or each reply; replayed ones do not count."""
+"""Point at which a trial waits for a person: the next query, or each reply; not those that are replayed."""
 
 
 class PauseGate(asyncio.Event):
@@ -104,7 +104,7 @@ class TrialDebugger(Protocol):
         """Wait for the decision about a reply and return it. Raises the terminal's errors."""
 
     async def on_agent_end(self, agent: ActiveAgent) -> None:
-        """Stop the other work of clients, such as a verifier in a copy."""
+        """Stop other work that clients began, such as a verifier in a copy of the container."""
 
 
 @dataclass(eq=False)
@@ -195,7 +195,7 @@ class TrialControl:
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
             if self.is_refuted:
-                why = f"the replay in a new one differs at {self.differs}; it starts again (--go-on replay goes on)"
+                why = f"the replay in a new one differs at {self.differs}; it starts again (--go-on replay continues)"
                 raise TrialError("sandbox_lost", f"its container is gone, and {why}")
         messages, self.messages = self.messages, []
         now.messages = tuple(each for each in messages if isinstance(each, str))
@@ -265,7 +265,7 @@ class TrialControl:
 
     @contextlib.contextmanager
     def abortable(self) -> Iterator[None]:
-        """Let `abort` end the block. Raises TrialError if it does."""
+        """Let `abort` end the block, which then raises TrialError."""
         self._task = asyncio.current_task()
         try:
             yield
@@ -283,7 +283,7 @@ class TrialControl:
     def abort(self, rewind_to: RewindPoint | None = None) -> bool:
         """End the trial without a verdict; return False if it has one already, or is being cleaned up.
 
-        With `rewind_to`, another attempt follows that begins there.
+        With `rewind_to`, another attempt follows, which begins there.
         """
         if self._task is None or self._abort:
             return False

@@ -49,7 +49,7 @@ def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "veri
     if phase == "verifier":
         following = [part.step for part in task.parts[ended + 1 :]][:1]
         return INHERITED if any(step and step.inherit_prior_session for step in following) else ""
-    return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"
+    return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot continue"
 
 
 def anew_note(tasks: Sequence[Task], agent: TrialAgent) -> str:
@@ -143,7 +143,7 @@ def after_loss(run: Path, note: UnderWay, task: Task, error: ErrorInfo) -> Cut |
 
 def after_lost_replay(cut: Cut, error: ErrorInfo) -> Cut | None:
     """Return the remains with which to repeat a replay that ended early; None if that is useless or too often."""
-    # The replies themselves may end the container, each time.
+    # The replies themselves may be what ends the container.
     if not error.retryable or error.type == REWOUND or cut.replays_lost == _MOST_REPLAYS_LOST:
         return None
     return replace(cut, lost=error.message, replays_lost=cut.replays_lost + 1)

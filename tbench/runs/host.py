@@ -1,4 +1,4 @@
-"""Watches this machine while trials run: load, memory, clocks. Readings are cheap: from Linux's own files.
+"""Watches this machine while trials run: load, memory, clocks. Readings are cheap: they come from files in /proc.
 
 Time in suspension is not charged to any trial: deadlines use CLOCK_MONOTONIC, which stops in suspension. The values in
 results only warn readers who compare times.

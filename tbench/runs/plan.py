@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def as_configured(task: Task, config: RunConfig) -> Task:
-    """Return the task with the configuration's consent and overrides. A second application changes nothing."""
+    """Return the task with the configuration's consent and overrides. Applying them twice changes nothing."""
     file, sandbox = apply_overrides(task.written, config.overrides), config.sandbox
     if (metric := config.verify.metric) is not None:
         file = file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
@@ -135,7 +135,7 @@ def sandbox_settings(
 
 
 def stored_config(config: RunConfig) -> RunConfig:
-    """Return a copy that works elsewhere: absolute paths, without passwords, run directory or a forced refresh."""
+    """Return a copy for run.json: with absolute paths, but without passwords, run directory or a forced refresh."""
     tasks, prompt, base_url = config.tasks, config.agent.prompt, config.model.base_url
     return config.with_values(
         tasks={

@@ -19,7 +19,7 @@ class Slots:
         self.number = number
         self._free = asyncio.Semaphore(number)
         self._owed = 0
-        """Slots still to be removed: the next ones to be acquired or released disappear."""
+        """Number of slots still to be removed: the next slots that are acquired or released disappear."""
 
     def resize(self, number: int) -> None:
         """Change the number of slots. Slots in use stay in use."""
@@ -93,7 +93,7 @@ async def run_all(
         finally:
             running.discard(task)
 
-    pool = AioPool(size=max(1, len(items)))  # the slots bound what runs: their number may change
+    pool = AioPool(size=max(1, len(items)))  # the slots bound the number of running items, which may change
     try:
         for item in items:
             pool.spawn_n(run_one(item))

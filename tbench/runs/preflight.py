@@ -139,7 +139,7 @@ def task_environments(task: Task) -> list[Environment]:
 
 
 async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offline: bool, prefetch: bool) -> bool:
-    """Report what has to be pulled for these tasks, and prefetch it if asked to; return False if that failed.
+    """Report the images to pull for these tasks, and prefetch them if requested; return False if that failed.
 
     A task whose image is unavailable is reported; its trials end with the error, the others run.
     """

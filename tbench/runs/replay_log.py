@@ -172,7 +172,7 @@ def replay_steps_before(step: int, steps: Sequence[Step], trajectory: Trajectory
 def replay_steps(
     steps: Sequence[Step], interventions: Iterable[Intervention], compactions: Sequence[Compaction]
 ) -> tuple[ReplaySteps, ...]:
-    """Return steps as they are replayed. Raises UsageError if they cannot be."""
+    """Return the steps in a form that can be replayed. Raises UsageError if that is impossible."""
     by_step: dict[int, list[Intervention]] = {}
     for each in interventions:
         by_step.setdefault(each.step, []).append(each)

@@ -261,7 +261,7 @@ class Run:
                 assert trial.result is not None
                 retries.record(trial.result.error)
         except NoMachine:
-            await self._stop_policy.may_start()  # reports the reason
+            await self._stop_policy.may_start()  # reports why no machine is left
             return None
 
         async def finish() -> None:
@@ -590,7 +590,7 @@ class _CalibratedRun:
             self.outcome = run.outcome
 
     def _settle(self, results: list[TrialResult]) -> list[TrialResult]:
-        """Return these results as settled against the calibrations; update `standing` likewise."""
+        """Settle these results against the calibrations, and return them; also update `standing`."""
         from tbench.runs.resume import known_calibrations, settle_results
 
         assert self.calibrates is not None

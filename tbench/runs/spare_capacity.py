@@ -22,9 +22,9 @@ Say = Callable[[str], None]
 
 
 class SpareCapacity:
-    """Capacity that no trial of a run can use, so that its use delays none of them.
+    """Capacity that no trial of a run needs, so that using it delays none of them.
 
-    On one machine, its use leaves room for as many of the largest remaining trials as run at once. On several machines,
+    On one machine, room is left for the largest remaining trials, for as many as run at once. On several machines,
     where a trial may run anywhere, there is spare capacity once all trials have begun; then at most a retry has to
     wait.
     """

@@ -246,9 +246,9 @@ def verdict_fields(verdict: VerifierOutcome | None) -> dict[str, Any]:
 def reward_fields(task: Task, verdicts: Sequence[VerifierOutcome | None]) -> dict[str, Any]:
     """Return the reward fields of a trial's result from the verdicts about the parts that were begun.
 
-    Reward and metrics are the means over the parts, or those of the last part. As in Harbor, a metric that a part does
-    not report counts as 0. In `reward_all_steps`, so does each step that was never begun; it is None for a task without
-    steps. If any part has no verdict, the trial has none.
+    Reward and metrics are means over the parts, or the last part's. As in Harbor, a metric that a part does
+    not report counts as 0. In `reward_all_steps`, steps that were never begun also count as 0; it is None for a task
+    without steps. If any part has no verdict, the trial has none.
     """
     judged = [each for each in verdicts if isinstance(each, Verdict)]
     if not judged or len(judged) < len(verdicts):
@@ -277,7 +277,7 @@ def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, 
 
 
 def merge_integrity(verdicts: Mapping[str, VerifierOutcome | None]) -> Integrity:
-    """Return the integrity record of a trial, merged from those of its steps; signs name their step.
+    """Return the integrity record of a trial, merged from the records of its steps; signs name their step.
 
     The key of a trial without steps is empty.
     """

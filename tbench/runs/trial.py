@@ -123,7 +123,7 @@ class Trial:
         self._progress = TrialProgress(plan)
         self._cut, self._found = plan.cut, found
         self._noted = plan.cut.note if plan.cut is not None and self._is_attached else None
-        """The last note: another process can continue the trial from it."""
+        """The last note from which another process can continue the trial."""
         self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
@@ -422,7 +422,7 @@ class Trial:
         return AgentReport(Outcome.DISK_LIMIT, trajectory)
 
     async def _copies_for_verdict(self, task: Task) -> SpareCopies | None:
-        """Return the means to start a fresh container in advance for the verdict; None if the verdict needs none."""
+        """Return the starter of a spare fresh container for the verdict; None if the verdict needs none."""
         if verifier_environment(task) is not None or self._verify_in.mode == "shared":
             return None
         sandbox, oracle = self._sandbox, await asyncio.to_thread(self._calibration)
@@ -446,7 +446,7 @@ class Trial:
         self._control.touch()
         name = self._control.name
         self._control.say(
-            f"{name}: {how}, so it goes on but does not count; to measure it again, tbench abort "
+            f"{name}: {how}, so it continues but does not count; to measure it again, tbench abort "
             f"{self._store.path}/{name}, then tbench resume {self._store.path} --retry-errors aborted"
         )
 
@@ -703,7 +703,7 @@ class Trial:
 
 
 def _part_directory(attempt: Path, part: Task) -> Path:
-    """Return the directory of a part's files in that of an attempt."""
+    """Return the directory of a part's files, which is in the attempt's directory."""
     return attempt if part.step is None else step_directory(attempt, part.step_name)
 
 

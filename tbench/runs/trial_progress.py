@@ -33,7 +33,7 @@ class Cut:
     lost: str = ""
     """Why its attempt ended without its sandbox; empty if it may still have one."""
     why_replayed: str = ""
-    """Why it cannot continue in its sandbox, even if that is there; empty if it can."""
+    """Why it cannot continue in its sandbox, even if the sandbox still exists; empty if it can."""
     replays_lost: int = 0
     """Number of replays that could not be finished."""
 
@@ -109,13 +109,13 @@ class TrialProgress:
 
     @property
     def evidence(self) -> dict[str, bytes]:
-        """Files of the current part; before the first part, those of the trial."""
+        """Files of the current part; before the first part, the trial's files."""
         return self.parts[-1].files if self.parts else self.files
 
     @property
     def reward_fields(self) -> dict[str, Any]:
         """Reward fields of the trial's result; empty after an error."""
-        from tbench.runs.task_steps import reward_fields  # with the verifier, which a plan does without
+        from tbench.runs.task_steps import reward_fields  # imports the verifier, which a plan does not need
 
         task, verdicts = self.plan.task, [part.verdict for part in self.parts]
         return {} if task is None or self.error is not None else reward_fields(task, verdicts)

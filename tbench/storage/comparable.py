@@ -1,7 +1,7 @@
 """Compares the settings of stored runs: whether their scores are comparable, and which settings differ.
 
-Only settings whose `Option` is marked as measured count, so not when and where a run took place, how many tasks and
-seeds it had, or what its model is called. For imported results, only recorded settings count.
+Only settings whose `Option` is marked as measured count: not the time and place of a run, its numbers of tasks and
+seeds, or its model's name. For imported results, only recorded settings count.
 """
 
 from __future__ import annotations

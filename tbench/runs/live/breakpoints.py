@@ -72,7 +72,7 @@ class OnChange:
         places, found = tuple(f"{place.rstrip('/')}/" for place in self.places), []
         for path, kind in self.changes().items():
             changed = f"{path.rstrip('/')}/"
-            # Above it, only directories that were added or removed concern it.
+            # Of the directories above the path, only additions and removals matter.
             is_above = kind != "changed" and any(place.startswith(changed) for place in places)
             if is_above or changed.startswith(places):
                 found.append(f"{plain(path)} {kind}")

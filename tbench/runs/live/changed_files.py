@@ -28,7 +28,7 @@ done
 /opt/tbench/bin/changed -a {{since}} inf 0 "$@" | {BUSYBOX} tr '\\0\\n' '\\n\\1' | {{only}} |
     {BUSYBOX} head -c {_MAX_BYTES}
 """
-"""Prints the time, and all paths of the root's file system and those of `roots`, a line each. The time is the
+"""Prints the time, then all paths of the root's file system and of `roots`, one per line. The time is the
 container's own, so no clocks are compared. Other file systems, such as /proc, are left out."""
 _IN_CHANGED = (
     f'{BUSYBOX} awk \'{{ path = substr($0, 2); above = path; sub("/[^/]*$", "", above)'

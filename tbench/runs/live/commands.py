@@ -87,7 +87,7 @@ class LiveControl:
                 raise UsageError(f"{found.name}: cannot be continued; tbench pause holds it, tbench abort ends it")
             return f"{found.name}: is stopped; tbench resume continues it when its run has ended"
         self._run.stop.begin("tbench stop")
-        return f"stopping; {counted(len(self._run.trials), 'trial')} under way can go on with tbench resume"
+        return f"stopping; {counted(len(self._run.trials), 'trial')} under way can be continued with tbench resume"
 
     def say(self, trial: str, text: str) -> str:
         found = self._trial_at_work(trial)

@@ -38,12 +38,12 @@ class WaitingReply:
 
     @cached_property
     def actions(self) -> tuple[str, ...]:
-        """Its actions; none if it is malformed."""
+        """The reply's actions; none if the reply is malformed."""
         return () if isinstance(self.parsed, FormatError) else tuple(map(action_text, self.parsed.actions))
 
     @cached_property
     def thoughts(self) -> tuple[str, ...]:
-        """Its texts apart from the actions."""
+        """The reply's texts other than its actions."""
         return cut_thoughts(reply_texts(self.reply, self.actions, is_malformed=isinstance(self.parsed, FormatError)))
 
     def seen(self, step: int, *, chosen: bool, needs_approval: bool = False) -> DraftSeen:
@@ -326,7 +326,7 @@ def editable(reply: Reply) -> str:
 
 
 def with_text(reply: Reply, text: str) -> Reply:
-    """Return the reply with another text in place of its `editable` one. It is no longer marked as cut."""
+    """Return the reply with its `editable` text replaced, and no longer marked as cut."""
     if not reply.tool_calls:
         return reply.model_copy(update={"content": text, "cut": False})
     first, *others = reply.tool_calls
