@@ -82,7 +82,7 @@ class ComposeFile:
 def read_compose(path: Path, text: bytes, variables: Variables, root: Path | None = None) -> ComposeFile:
     """Parse the content `text` of the compose file at `path`. Raises TaskInvalid with file, line and key.
 
-    `root` is the task's directory, by default that of the file.
+    `root` is the task's directory, by default the file's directory.
     """
     notices = Notices()
     try:

@@ -42,7 +42,7 @@ class VolumeReader:
     """Options by path."""
 
     def read(self, node: YamlNode) -> None:
-        """Add what the key `volumes` mounts."""
+        """Add the mounts of the key `volumes`."""
         for item in node.items():
             mount = self._read_long(item) if item.is_mapping else self._read_short(item)
             if mount is not None:

@@ -27,7 +27,7 @@ class ImageBuild:
     """Build settings of a service's image."""
 
     context: str
-    """Directory, relative to that of the compose file or absolute."""
+    """Directory: absolute, or relative to the compose file's directory."""
     dockerfile: str | None = None
     """Path relative to the context; None for `Dockerfile`."""
     inline: str | None = None
@@ -38,7 +38,7 @@ class ImageBuild:
 
 @dataclass(frozen=True)
 class ServiceCheck:
-    """Healthcheck of a service. For None and an empty test the image's values are used."""
+    """Healthcheck of a service. The image's values replace None and an empty test."""
 
     test: tuple[str, ...] = ()
     """`CMD` and its words, `CMD-SHELL` and a script, or `NONE` for no check."""

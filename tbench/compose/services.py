@@ -425,4 +425,4 @@ _PARSERS: Mapping[str, Callable[[YamlNode], Any]] = {
     "ulimits": lambda node: {name: _ulimit(entry) for name, entry in node.mapping().items()},
     "sysctls": _texts_by_name,
 }
-"""Parsers of keys whose values have nothing to do with those of others."""
+"""Parsers of keys that are independent of all other keys."""

@@ -45,7 +45,7 @@ class ProcessContext:
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/"), host: str | None = None) -> ProcessContext:
-        """Return the context of this process, with the engine at `host`, or else the one that a run would use."""
+        """Return the context of this process, with the engine at `host`, or else the engine that a run would use."""
         host = host or os.environ.get("DOCKER_HOST")
         search = None if host else find_engine()
         found = search.found if search is not None else None

@@ -55,10 +55,10 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
 
 
 def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) -> dict[str, bytes]:
-    """Read the regular files of concatenated archives, by path; unless `whole_names`, without the path's first part.
+    """Read the regular files of concatenated archives, by path; the path's first part is dropped unless `whole_names`.
 
-    Content beyond `limit_bytes` in total is cut. A truncated archive gives the files before the break; of two files
-    with the same path the first counts.
+    Content beyond `limit_bytes` in total is cut. A truncated archive gives the files before the break. If two files
+    have the same path, the first one counts.
     """
     found: dict[str, bytes] = {}
     try:

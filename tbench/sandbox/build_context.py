@@ -153,7 +153,7 @@ def build_tag(environment: Environment) -> str:
         if path.is_symlink():
             digest.update(str(path.readlink()).encode("utf-8", "surrogateescape"))
         elif path.is_file():
-            with path.open("rb") as file:  # of any size: only its digest is held
+            with path.open("rb") as file:  # may be large, so keep only the digest
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     if environment.build is not None and environment.build != ImageBuild(environment.build.context):
         digest.update(repr(environment.build).encode())

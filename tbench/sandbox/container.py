@@ -208,7 +208,7 @@ class BaseContainer(ABC, Generic[RecipeType]):
     async def _free(self, processes: int, memory: int, details: Mapping[str, int]) -> tuple[str, ...]:
         """Make room as in `MakesRoom`, with the numbers of processes and bytes in use.
 
-        `details` are the kernel's, with the file cache, which it can reclaim.
+        `details` are the kernel's memory statistics: they show the file cache, which the kernel can reclaim.
         """
         limits, repairs = self._limits, []
         if processes >= min(_FULL * limits.pids, limits.pids - MIN_FREE_PIDS):

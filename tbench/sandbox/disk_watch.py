@@ -13,7 +13,7 @@ from harness.concurrency import cancel
 from tbench.errors import TbenchError
 
 RESERVE_MB = 1024.0
-"""If fewer megabytes are free, the agent that has written most is ended, if it has written more than this itself."""
+"""If fewer megabytes are free, the agent that has written most is ended, provided that it wrote more than this."""
 _EVERY_SEC = 1.0
 _SELDOM_SEC = 30.0
 """Seconds after which containers with a limit are measured even if the disk has lost less space than they may use."""

@@ -134,7 +134,7 @@ def base_images(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> set[str |
 
 
 def _readings(dockerfile: str) -> tuple[list[str], list[str]]:
-    """Parse the instructions as old and as new engines do, which differ in indented comments inside instructions."""
+    """Parse the instructions like old and like new engines, which differ in indented comments inside instructions."""
     old, new = _instructions(dockerfile, str), _instructions(dockerfile)
     return [each.text for each in old], [each.text for each in new]
 

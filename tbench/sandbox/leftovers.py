@@ -45,7 +45,7 @@ class Leftover:
     why_kept: str = ""
     """Reason to keep it; empty if it is to be removed."""
     live: bool = False
-    """Whether its process runs or may run, or its interrupted trial may be continued."""
+    """Whether its owner's process runs or may run, or its interrupted trial may be continued."""
     cut_mb: float = 0.0
     """Memory that it may use, if it is kept because the trial of another run was interrupted."""
 
@@ -90,7 +90,7 @@ class Reaped(NamedTuple):
 
 
 def reaped(lines: list[str], found: Iterable[Leftover], engine_option: str = "") -> Reaped:
-    """Return the outcome of a search; `engine_option` leads other commands to the same containers."""
+    """Return the outcome of a search; `engine_option` is added to the command in the lines."""
     if kept_mb := sum(each.cut_mb for each in found):
         clean = f"tbench clean {engine_option}".rstrip()
         what = f"trials of other runs that were interrupted may use {kept_mb:.0f} MB"

@@ -42,7 +42,7 @@ Input: `a/` will be a directory, `a/.` is the parent of a file, `a//` is removed
 """
 _UNPACKED = b"\6"
 # cpio stops at the end of the archive or at an error. The rest of the input is read too, so that a stream that ends
-# early was always cut.
+# early has certainly been cut.
 _UNPACK = f"""cd / || exit
 {_READ_LIST} | {_FOR_EACH} {BUSYBOX} sh -c {_OBSTACLES} - | {_FOR_EACH} {BUSYBOX} rm -rf --
 {BUSYBOX} cpio -i -d -m -u -H newc && printf '\\6'

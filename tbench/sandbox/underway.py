@@ -83,7 +83,7 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
 
 
 def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
-    """Return why the `sandbox` of a trial whose process is gone is kept, and whether another process runs the run.
+    """Return why an interrupted trial's `sandbox` is kept, and whether another process has resumed its run.
 
     The text is empty if it is not kept. An empty `sandbox` stands for a part of one, such as a network.
     """
@@ -94,7 +94,7 @@ def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
             return "", False  # the trial has a later sandbox
         with (run / _JOURNAL).open("rb") as journal:
             if is_held(run / _JOURNAL, journal.fileno()):
-                return f"{run} goes on", True
+                return f"{run} is still running", True
             cut_at = max(written_at, (run / _JOURNAL).stat().st_mtime)
     except (OSError, ValidationError):
         return "", False

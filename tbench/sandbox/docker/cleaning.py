@@ -93,7 +93,7 @@ def is_kept(container: Mapping[str, Any]) -> bool:
 
 
 async def list_labelled(engine: Engine, kind: Kind, *labels: str) -> list[dict[str, Any]]:
-    """List what the engine has of one kind with all these labels, KEY or KEY=VALUE. Raises EngineError."""
+    """List the engine's objects of one kind that have all these labels, KEY or KEY=VALUE. Raises EngineError."""
     more: dict[str, Any] = {"all": True} if kind == "container" else {}
     found: Any = await engine.call(getattr(engine.api, f"{kind}s"), filters={"label": [*labels]}, **more)
     return found["Volumes"] or [] if kind == "volume" else list(found)
@@ -104,10 +104,10 @@ _MADE_BY_RUNS: tuple[tuple[Kind, str], ...] = (
     ("container", LABEL_SHARED),
     ("network", LABEL_RUN),
     ("volume", LABEL_RUN),
-    # By a separate label: a user's own commit of a trial's container inherits the other ones.
+    # By a separate label, because a user's own commit of a trial's container inherits all other labels.
     ("image", LABEL_SNAPSHOT),
 )
-"""Kinds and labels of what runs leave behind; the shared containers are helpers that fill volumes."""
+"""Kinds and labels of objects that runs leave behind; the shared containers are helpers that fill volumes."""
 
 
 async def _list_of_runs(engine: Engine, scope: Scope, kind: Kind, label: str) -> list[Leftover]:
@@ -126,7 +126,7 @@ async def _list_of_runs(engine: Engine, scope: Scope, kind: Kind, label: str) ->
 
 
 def _identities(kind: Kind, thing: dict[str, Any], what: str) -> list[tuple[str, str]]:
-    """Return identity and description of a thing in the engine's list; an image has those of each of its names."""
+    """Return identity and description of an object in the engine's list; for an image, a pair for each of its names."""
     if kind == "image":
         return [(name, f"{what} {_short(name)}") for name in _tags(thing) or [thing["Id"]]]
     name = thing["Id"][:12] if kind == "container" else thing["Name"]
@@ -141,7 +141,7 @@ async def _list_shared(engine: Engine) -> list[Leftover]:
 
 
 async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
-    """List images built by tbench: with `everything` all, otherwise nameless ones, which a later build has replaced."""
+    """List images built by tbench: all with `everything`, else only nameless ones, which a later build has replaced."""
     listed = [each for label in (LABEL_SHARED, LABEL_IMAGE) for each in await list_labelled(engine, "image", label)]
     # A snapshot inherits the labels of its image.
     own = [each for each in listed if not (each["Labels"] or {}).get(LABEL_SNAPSHOT)]

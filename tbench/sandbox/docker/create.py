@@ -120,7 +120,7 @@ def _network_mode(recipe: Recipe) -> str:
 
 
 async def _leave(_: object) -> None:
-    """Undo nothing."""
+    """Do nothing: the default `undo`."""
 
 
 async def finish(making: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]] = _leave) -> T:
@@ -276,7 +276,7 @@ async def run_helper(
 ) -> str:
     """Run `script` as root in a new container and return its output.
 
-    By default the image is empty, and the shell that of the tools volume. With the latter nothing of the image runs.
+    By default the image is empty, and the shell comes from the tools volume, so that nothing of any image runs.
     Raises EngineError, also if the script fails.
     """
     binds = binds or [f"{tools_volume}:{TOOLS}:ro"]

@@ -247,7 +247,7 @@ class Engine:
         is_forwarded: bool = False,
         owner: str = "",
     ) -> Engine:
-        """Connect to the engine at `host`; the other parameters are those of the class.
+        """Connect to the engine at `host`; the class describes the other parameters.
 
         The default is DOCKER_HOST, or else the first engine of this machine that answers.
 
@@ -331,7 +331,7 @@ class Engine:
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
     async def find(self, function: Callable[..., T], *args: Any, **options: Any) -> T | None:
-        """Make a call as `call` does; returns None if the engine does not have the object. Raises EngineError."""
+        """Make a call like `call`, but return None if the engine does not have the object. Raises EngineError."""
         try:
             return await self.call(function, *args, **options)
         except EngineError as error:

@@ -213,9 +213,9 @@ _MAX_SHARED = 8
 
 
 async def backend_facts(engine: Engine, container_id: str) -> BackendFacts:
-    """Read from the engine what it adds to a container; processes inside cannot change the answer. Raises EngineError.
+    """Ask the engine what it adds to a container; processes inside cannot change the answer. Raises EngineError.
 
-    Name servers and hosts are those of the container whose network it shares, if it does.
+    If it shares another container's network, that container's name servers and hosts are read.
     """
     owner, mounts, began_at = container_id, None, 0.0
     for _ in range(_MAX_SHARED):

@@ -245,7 +245,7 @@ class Pulls:
                     await self._attempt(registry, name, who, answered)
         except PullFailed as failed:
             if failed.kind in ("away", "silent"):
-                # A registry that has answered before gets one more chance, but is not waited for as before.
+                # A registry that has answered before gets one more chance, but without waiting for it again.
                 registry.away, registry.answers = None if registry.answers else failed, False
             registry.is_limited = registry.is_limited or failed.kind == "rate-limited"
             raise

@@ -31,7 +31,7 @@ from tbench.sandbox.recipe import SandboxRecipe, choose_networks
 from tbench.tasks.environment import Environment
 
 _PROBED: dict[Store, tuple[dict[str, LimitState], str]] = {}
-"""States of limits and what mounts the overlays, by store, found once per process."""
+"""By store, found out once per process: which limits are enforced, and which program mounts overlays."""
 _PROBE_SEC = 30.0
 
 
@@ -91,7 +91,7 @@ class OciBackend:
             say(line)
 
     async def _probe(self, tools: Image) -> tuple[dict[str, LimitState], str]:
-        """Start a container to see which limits are in force, and what mounts its files.
+        """Start a container to find out which limits are in force, and which program mounts its files.
 
         Raises UsageError if none starts at all.
         """

@@ -19,7 +19,7 @@ from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, LABEL_SNAPSHOT
 
 _SEARCHES, _BETWEEN_SEARCHES_SEC = 4, 0.5
 _NEW_SEC = 60.0
-"""Age from which a directory without a lock is no longer about to get one."""
+"""Age above which a directory without a lock is abandoned; a younger one may be about to be locked."""
 
 
 async def clean(store: Store, scope: Scope, *, dry_run: bool = False) -> Cleaned:
@@ -72,7 +72,7 @@ def _unfinished(store: Store) -> Iterator[Leftover]:
 
 
 def _is_abandoned(directory: Path) -> bool:
-    """Whether nobody makes anything in a directory, not even its first file."""
+    """Whether no process is writing to a directory, or about to."""
     try:
         return not is_held(directory) and time.time() - directory.stat().st_mtime > _NEW_SEC
     except OSError:

@@ -51,10 +51,10 @@ _READY_SEC = 30.0
 _PUT_SEC = 600
 _LOG_BYTES = 1 << 20
 _WITHOUT_CGROUPS = {"runc": "--rootless=true", "crun": "--cgroup-manager=disabled"}
-"""Options with which cgroups that cannot be written are no failure, also not for root."""
+"""Options with which the runtime accepts cgroups that cannot be written, even as root."""
 _NO_OVERLAY = 99
 _OVERLAY_REMEDY = f"; use another file system, or install fuse-overlayfs: {how_to_install(['fuse-overlayfs'])}"
-# In a mount namespace of the container's own: nothing is left mounted when it ends, whatever ends it.
+# In the container's own mount namespace, so that nothing stays mounted when the container ends, for whatever reason.
 _START = """options=$1 merged=$2 log=$3; shift 3
 mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
     { [ "$FUSE" ] && fuse-overlayfs -o "$FUSE" "$merged" 2>>"$log"; } || exit 99
@@ -65,7 +65,7 @@ _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
 _ONLINE = """tail --pid="$1" -f /dev/null |
 slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """
-# What starts a container holds a lock on its directory, and goes on if tbench is killed.
+# The process that starts a container holds a lock on its directory, and continues if tbench is killed.
 _WAIT_FOR_START = '[ ! -d "$0" ] || flock --wait 30 "$0" true\n'
 # On a busy machine a cgroup may not be empty at once. The runtime does not know a container that has not started.
 _DELETE = """id=${0##*/}

@@ -57,7 +57,7 @@ class Images:
                 raise TrialError(self._failed[name].type, str(self._failed[name]))
             try:
                 return await (self._built(environment, name) if is_built else self._published(environment, name))
-            except OciError as error:  # no other way was tried
+            except OciError as error:  # the disk is full, so no other source was tried
                 raise TrialError("image_no_space", f"{environment.name}: {error}", stage=Stage.IMAGE) from error
             except TrialError as error:
                 if not error.kind.retryable:
@@ -291,7 +291,7 @@ class Images:
 
 @contextlib.contextmanager
 def _or_another_way() -> Iterator[None]:
-    """Suppress failures of the block, except on a full disk, where no other way helps. Raises OciError."""
+    """Suppress failures of the block, so that the next source is tried, except for a full disk. Raises OciError."""
     try:
         yield
     except OciError as error:

@@ -109,7 +109,7 @@ class OciCommands(Commands):
 
     def __init__(self, store: Store, directory: Path, recipe: SandboxRecipe, state: State, layers: Sequence[Path],
                  variables: Mapping[str, str], masks: Masks | None = None) -> None:  # fmt: skip
-        """`layers` are the container's files, its own first; `variables` are those of every command."""
+        """`layers` are the container's files, its own first; every command gets `variables`."""
         super().__init__(is_fresh=recipe.is_fresh)
         self._store, self._directory, self._recipe, self._state = store, directory, recipe, state
         self._layers, self._variables, self._masks = layers, variables, masks

@@ -72,7 +72,7 @@ _FOR_ADMINS = frozenset(
         "set_mempolicy",
     ]
 )
-"""Calls that Docker's default profile refuses without a capability, but the distribution's allows."""
+"""System calls that the distribution's profile allows, but Docker's only with a capability."""
 _NEW_NAMESPACES = 0x7E020000
 """Flags of clone(2) that make namespaces."""
 _NOSYS = 38

@@ -97,7 +97,7 @@ class Store:
         return self.root / "containers"
 
     def require_programs(self) -> None:
-        """Check that what starts containers is installed and allowed. Raises UsageError with the remedy."""
+        """Check that the programs for containers are installed and permitted. Raises UsageError with the remedy."""
         wanted = ["runc", "skopeo", "umoci", *(["newuidmap"] if self.is_rootless else [])]
         if missing := missing_programs(*wanted):
             raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
@@ -106,8 +106,8 @@ class Store:
             raise UsageError(f"{NO_ENGINE} needs a user namespace: {one_line(tried.stderr, 200)}; {_NAMESPACE_REMEDY}")
 
     def as_root(self, pid: int | None = None) -> list[str]:
-        """Return the words before a command that makes it root: in a new user namespace, or the one of process `pid`.
-        Empty if it is root already.
+        """Return the words that, before a command, make it root in a new user namespace, or in process `pid`'s. Empty
+        if it is root already.
         """
         if not self.is_rootless:
             return []
@@ -161,7 +161,7 @@ class State:
     image: str
     began_at: float
     pid: int = 0
-    """Its first process; 0 before the start."""
+    """Id of its first process; 0 before the start."""
     starttime: str = ""
     """Start time of that process, since process numbers are used again."""
     is_kept: bool = False
@@ -194,7 +194,7 @@ def is_full(message: str) -> bool:
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[int]:
-    """Lock a directory for the block, and until the end of programs that get the yielded file. Raises OSError."""
+    """Lock a directory until the block and all programs that got the yielded file have ended. Raises OSError."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -204,7 +204,7 @@ def held(directory: Path) -> Iterator[int]:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a process still makes something in a directory. Raises OSError."""
+    """Whether a process still holds the lock of a directory, because it writes there. Raises OSError."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

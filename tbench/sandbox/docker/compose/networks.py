@@ -21,7 +21,7 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 
 _LONGEST_PREFIX = 28
 _SPARE = 6
-"""Addresses in addition to those of services: network, broadcast, gateway, and copies for a verifier."""
+"""Addresses beside one per service: network, broadcast, gateway, and copies for a verifier."""
 _ATTEMPTS = 30
 _TAKEN = ("overlap", "is already used", "already in use")
 

@@ -94,7 +94,7 @@ class ServiceResources:
 async def find_services(engine: Engine, project: str) -> tuple[ServiceResources, dict[str, str]]:
     """Find the services of a project by its id, and continue paused ones. Raises EngineError.
 
-    Returns also their image ids by name.
+    Also returns their image ids by name.
     """
     label = f"{LABEL_PROJECT}={project}"
     listed = await list_labelled(engine, "container", label)
