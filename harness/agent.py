@@ -230,7 +230,7 @@ class Agent:
         self._on_checkpoint(made)
 
     def _save_followed(self, usage: Usage) -> None:
-        """Pass on the state after a step, in brief if only the step changed it; `usage` is from before the step."""
+        """Pass on the state after a step, or only the step if nothing else changed; `usage` is from before the step."""
         is_more = self._format_errors or self._claimed or self._pending_warnings or self._usage is not usage
         is_brief = self._steps[-1].format_error is None and not is_more
         if is_brief and (brief := self._checkpoints.followed(self._history)) is not None:
@@ -264,7 +264,7 @@ class Agent:
                 await self._step()
 
     async def _begin(self, instruction: str) -> None:
-        """Begin a conversation, or continue the one of the previous task step."""
+        """Begin a conversation, or continue the previous task step's."""
         view = await self._terminal.view()
         instruction, screen = self._gate.admit(instruction), self._gate.admit(view.screen)
         if self._earlier is None:
@@ -449,7 +449,7 @@ class Agent:
     # -- the context -----------------------------------------------------------------------------
 
     def _drop_reply(self, step: Step) -> None:
-        """Continue without this step's reply in the history, if the policy can make room; else end the agent."""
+        """Drop this step's reply and continue, if the policy can make room; otherwise end the agent."""
         if self._limits.on_overflow == "stop":
             self._history.add_reply(step.reply)
             raise _AgentEnded(Outcome.CONTEXT_LIMIT)
@@ -467,7 +467,7 @@ class Agent:
             self._history,
             policy,
             step=index,
-            # If a proxy refused the size, the context's length is no guide.
+            # If a proxy refused the size, the context's length says nothing about it.
             context_tokens=None if isinstance(self._refusal, RequestTooLarge) else self._room.context_tokens,
             max_tokens=self._room.max_tokens(self._usage),
             ask=self._ask,

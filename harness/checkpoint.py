@@ -96,7 +96,7 @@ class Checkpoint:
     opening: tuple[Message, ...] | None = None
     """The first messages; None if they have not changed."""
     compactions: tuple[Compaction, ...] = ()
-    """New compactions; `interventions` are also only the new ones."""
+    """Compactions since the previous checkpoint; `interventions` likewise has only new ones."""
     interventions: tuple[Intervention, ...] = ()
 
 
@@ -112,7 +112,7 @@ class Replied:
     waited_sec: float
 
     def after(self, before: Checkpoint, kept: int) -> Checkpoint:
-        """Return the whole checkpoint, from the one before and the number of messages so far."""
+        """Return the whole checkpoint, given the previous one and the number of messages so far."""
         counts = before.counts
         counts = counts._replace(
             usage=counts.usage + self.pending.reply.usage,

@@ -62,7 +62,7 @@ class Clock:
             self._postpone(seconds)
 
     def set_spent(self, seconds: float) -> None:
-        """Go on as if `seconds` had been spent so far."""
+        """Continue as if `seconds` had been spent so far."""
         more = seconds - self.spent_sec
         self._spent_before += more
         self._postpone(-more)

@@ -26,7 +26,7 @@ class _Known:
     replies: list[int] = field(default_factory=list)
 
     def is_extended_by(self, messages: Sequence[Message], has_tools: bool) -> bool:
-        """Whether a request continues this conversation. Requests with and without tools belong to different ones."""
+        """Whether a request continues this conversation. Requests with and without tools never share a conversation."""
         size = len(self.messages)
         if len(messages) <= size or messages[size].role != "assistant" or has_tools != bool(self.tools):
             return False

@@ -354,7 +354,7 @@ class CustomRun:
         self._steps[number - 1] = self._steps[number - 1].model_copy(update=update)
 
     def _end_steps(self, waiting: int) -> None:
-        """Pass on all steps; of the last `waiting` ones, only those whose results are known."""
+        """Pass on all steps, except those of the last `waiting` steps whose results are not known yet."""
         while self._steps_done < len(self._steps):
             step = self._steps[self._steps_done]
             if self._steps_done + waiting >= len(self._steps) and not step.observation:

@@ -67,7 +67,7 @@ class FormatError(HarnessError):
     """A reply that does not follow the protocol.
 
     `kind` is a short stable word for counting (`no_json`, `several_blocks`, …); the message is shown to the model.
-    `warnings` are those of the reply, each as `kind: what happened`; they are counted, too.
+    `warnings` about the reply, each `kind: what happened`, are counted, too.
     """
 
     def __init__(self, kind: str, message: str, warnings: tuple[str, ...] = ()) -> None:

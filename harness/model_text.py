@@ -96,7 +96,7 @@ def neutralise(text: str) -> str:
 
 
 class Admitted(str):
-    """Text that has passed the gate, or was composed of such texts and the harness's own."""
+    """Text that a TokenGate has admitted, or that consists of such text and the harness's own."""
 
 
 class TokenGate:

@@ -72,7 +72,7 @@ class Approved:
 
 
 Decision = Reply | Declined | Approved
-"""The decision on a reply: execute it or another one, or none."""
+"""The decision on a reply: execute it, execute another reply, or execute none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Oversight(Protocol):
         """Return the model's reply to a query, or its recorded reply to the same query. Raises the model's errors."""
 
     async def review(self, draft: Draft) -> Decision:
-        """Decide which reply to execute: the draft, an edited one or another one; or decline."""
+        """Decide which reply to execute: the draft, an edited draft or another sample; or decline."""
 
 
 # Approval: an action needs a rule that allows it, or a person's consent.
@@ -182,9 +182,8 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
 
 @dataclass
 class Approver:
-    """Checks the replies of one agent against the rules, as far as typed text shows what will be executed.
-
-    Each line is checked in full, including the part that earlier replies have typed.
+    """Checks the replies of one agent against the rules, as far as typed text shows which commands will run. Each line
+    is checked in full, including the part that earlier replies have typed.
     """
 
     approval: Approval

@@ -42,7 +42,7 @@ class ReasoningFormat(NamedTuple):
     """The form in which the reasoning of earlier replies is sent back."""
 
     field: str = "reasoning_content"
-    """Its field in a message; `content` sends it as a part of the content."""
+    """Field of a message in which it is sent; `content` sends it as a part of the content."""
     always: bool = False
     """Whether replies without reasoning get the field as well, for servers that require it in each."""
 

@@ -1,7 +1,7 @@
 """Statistics and notes on the metadata of replies (models, fingerprints, signs), for trials, runs and doctor.
 
-A reply names its model and counts its tokens; this may contradict the request. Some oddities matter only if they
-are frequent. Those of a single reply are found when it is read (`Reply.signs`); those of several replies, here.
+A reply names its model and counts its tokens; this may contradict the request. Some oddities matter only if they are
+frequent. Oddities of a single reply are found when it is read (`Reply.signs`); this module finds those of many replies.
 """
 
 from __future__ import annotations

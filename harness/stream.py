@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class ByteStream(Protocol):
-    """Both ends of a process's standard streams."""
+    """The standard input and output of a process."""
 
     async def read(self) -> bytes:
         """Return the next bytes; b"" at the end."""

@@ -146,7 +146,7 @@ class Compaction(Frozen):
     step: int
     """Index of the step whose query or cut reply reached the end of the context."""
     policy: OnOverflow
-    """Policy applied; `drop-oldest-outputs` also if a summary was requested but unusable."""
+    """Policy applied: `drop-oldest-outputs` even if a summary was requested, when that was unusable."""
     outputs_dropped: int = 0
     """Number of outputs that were replaced by one line each."""
     messages_before: int
@@ -171,9 +171,9 @@ class Intervention(Frozen):
 
 
 class Branch(Frozen):
-    """A conversation besides `Trajectory.messages`, of an agent with a loop of its own.
+    """A further conversation of an agent that calls the model itself, besides `Trajectory.messages`.
 
-    The agent has replaced it by a shorter one, or it is a separate request, such as for a title.
+    It is one that the agent replaced by a shorter one, or a separate request, such as for a title.
     """
 
     replies: tuple[int, ...]

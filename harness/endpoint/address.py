@@ -32,7 +32,7 @@ def full_url(base_url: str) -> str:
 def likely_urls(url: str) -> list[str]:
     """Return the base URLs that may be meant by a wrong one, likeliest first.
 
-    They have a shorter path, `/v1`, or the other scheme, since people paste the URL of a request, or leave out `/v1`.
+    They have a shorter path, `/v1`, or another scheme, since people paste the URL of a request, or leave out `/v1`.
     """
     parts = urlsplit(url)
     names = parts.path.strip("/").split("/")

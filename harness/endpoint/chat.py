@@ -73,7 +73,7 @@ _CHECK_EVERY_SEC = 60.0
 _SAY_OK = Message(role="user", content="Say ok.")
 _SHORT_TOKENS = 16
 _WORD = "word "
-"""One token for nearly every tokenizer."""
+"""A text that is one token for nearly every tokenizer."""
 _MARGIN = 1.2
 """Ratio of the length of a test prompt to the estimated length of the prompt that it stands for."""
 _SERVER_IS_UP = {408, 409, 429}
@@ -88,7 +88,7 @@ _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 _NAME_IT = "a server without a list of models needs --model NAME"
 _LEARNED = "; its context length will be learned from its refusals"
 _ELSEWHERE_SEC = 2.0
-"""Time limit of the question whether the endpoint is at another URL."""
+"""Time limit for finding out whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
 """A status of _GAVE_UP_WAITING means a slow reply after so many seconds; earlier, an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
@@ -211,7 +211,7 @@ class ChatModel:
 
         `budget_sec` replaces the retry budget: short to detect a wrong URL, long for a loading server. A model that is
         not listed is accepted if it replies. Raises RequestRefused if it does not, or if no model was named and the
-        list has not exactly one.
+        list does not have exactly one.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
         cards = (await self._retry_request("/models", self._list_or_redirect, policy)).value

@@ -93,7 +93,7 @@ class Outage:
         await self.wait_for_end(None)
 
     async def wait_for_end(self, timeout_sec: float | None) -> bool:
-        """Whether the current outage, if any, ends or is given up within `timeout_sec`."""
+        """Wait up to `timeout_sec`; return whether the current outage, if any, has ended or was given up."""
         watch = self._watch
         if watch is None:
             return True

@@ -261,7 +261,7 @@ def _is_clear(found: Refusal, text: str) -> bool:
 
 
 def _size(text: str, max_tokens: int | None) -> Refusal | None:
-    """Return what is too long for the model according to a refusal's text; None if it is about something else."""
+    """Return which length is too large for the model, according to a refusal's text; None if none is."""
     numbers = read_numbers(text, max_tokens)
     about_length = [each for each in clauses(text) if mentions_tokens(each, max_tokens)]
     if not about_length:
@@ -313,7 +313,7 @@ def _first(numbers: list[Quantity], *roles: str) -> int | None:
 
 
 def _by_numbers(complaint: str, numbers: list[Quantity], max_tokens: int | None) -> Refusal | None:
-    """Return what does not fit according to the numbers; None if they do not show it."""
+    """Return which length does not fit, according to the numbers; None if they do not show it."""
     if max_tokens is not None and (found := _explain_by_sum(numbers, max_tokens)) is not None:
         return found
     asked = _first(numbers, "out") or max_tokens
@@ -351,7 +351,7 @@ def _by_numbers(complaint: str, numbers: list[Quantity], max_tokens: int | None)
 
 
 def _explain_by_sum(numbers: list[Quantity], asked: int) -> Refusal | None:
-    """Return what does not fit if a number is the sum of another one and max_tokens, whatever the text; else None."""
+    """Return which length does not fit, if a number is the sum of another one and max_tokens; else None."""
     for total in sorted(numbers, reverse=True):
         prompt = total.value - asked
         is_bound = total.role == "bound" or Quantity(prompt, "least") in numbers

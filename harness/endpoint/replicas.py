@@ -55,7 +55,7 @@ class Replica:
 
     chat: ChatModel
     weight: float = 1.0
-    """Its share of the trials, relative to the weights of the others; above 0."""
+    """The server's share of the trials, relative to the weights of the others; above 0."""
     trials: int = 0
     """Number of current trials."""
     strikes: int = 0
@@ -148,8 +148,8 @@ class Replicas:
     async def connect(self, budget_sec: float, *, same_context: bool = True) -> ServedModel:
         """Query the servers for their model; one that does not answer is tried again when its turn comes.
 
-        Raises EndpointError if none answers or one refuses, RequestRefused if they serve different models or, with
-        `same_context`, contexts of different lengths; without it the shortest counts.
+        Raises EndpointError if none answers or one refuses, and RequestRefused if they serve different models. With
+        `same_context`, their contexts must be equally long; without it, the shortest counts.
         """
         asked = (each.chat.connect(budget_sec=budget_sec) for each in self._replicas)
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -184,7 +184,7 @@ class Replicas:
 
     @property
     def most_tokens(self) -> int | None:
-        """Smallest of the servers' largest max_tokens; None as long as no refusal has stated one."""
+        """Lowest limit of max_tokens that a server's refusal has stated; None without one."""
         return min((each for chat in self.chats if (each := chat.most_tokens) is not None), default=None)
 
     @property
@@ -197,7 +197,7 @@ class Replicas:
 
     @property
     def patience_sec(self) -> float:
-        """A request's total budget, plus what each server may take beyond it."""
+        """A request's total budget, plus the time that each server may take beyond it."""
         return self._retry_budget_sec + sum(chat.patience_sec for chat in self.chats)
 
     def request(
@@ -239,7 +239,7 @@ class Replicas:
             one.home.trials -= 1
 
     def least_loaded(self, among: Sequence[Replica] = ()) -> Replica:
-        """Return the server with the fewest trials for its weight, among the available ones if there are any."""
+        """Return the server with the fewest trials for its weight; an available one, if there is any."""
         choice = among or [each for each in self._replicas if each.is_available] or self._replicas
         return min(choice, key=lambda each: (each.trials + 1) / each.weight)
 
@@ -252,9 +252,8 @@ class Replicas:
     async def ask(
         self, call: Callable[[ChatModel], Awaitable[T]], choose: Callable[[Sequence[Replica]], Replica]
     ) -> _Answered[T]:
-        """Return the answer of one server, which `choose` selects among the available ones not tried yet.
-
-        Raises the last server's error if all fail until the budget is spent.
+        """Return the answer of one server; `choose` selects it among available servers not tried yet. Raises the last
+        server's error if all fail until the budget is spent.
         """
         routed = _RoutedRequest()
         self._start_checks()

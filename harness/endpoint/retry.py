@@ -136,7 +136,7 @@ async def with_retries(
             raise
         return Success(value, number, time.monotonic() - began, began - started)
 
-    # Nearly every request succeeds at once. tenacity is only used if not, as it costs more than all the rest.
+    # Nearly every request succeeds at once. Otherwise tenacity is used, which costs more than everything else here.
     try:
         return await attempt_as(1)
     except TransientError as failure:

@@ -327,7 +327,7 @@ class ModelIdentity:
     """Identity of the model that replies, according to the first replies. Replies of other models are rejected.
 
     A fleet behind one address alternates between fingerprints: a new one among the first replies is accepted, if fewer
-    than MAX_IN_A_ROW replies pass before a known one returns. Later new ones belong to another server.
+    than MAX_IN_A_ROW replies pass before a known one returns. New ones that come later belong to another server.
     """
 
     say: Callable[[str], None]

@@ -67,7 +67,7 @@ class _TagFinder:
         self._found: dict[str, int] = {}
 
     def find(self, tag: str, start: int) -> int:
-        """Return the index of the next `tag` from `start` on, which must not decrease; the text's end without one."""
+        """Return the index of the next `tag` from `start` on, or of the text's end. `start` must not decrease."""
         if self._found.get(tag, -1) < start:
             found = self._text.find(tag, start)
             self._found[tag] = found if found >= 0 else len(self._text)

@@ -252,7 +252,7 @@ class ControlClient:
         self.why_lost = "the terminal's stream ended"
 
     async def open(self, connect: Connect, argv: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Attach to the session. Raises TerminalLost with tmux's message, and OSError if `connect` does."""
+        """Attach to the session. Raises TerminalLost with tmux's message, and any OSError of `connect`."""
         try:
             await self._open(connect, argv, variables)
         except BaseException:

@@ -81,7 +81,7 @@ class _CommandEnd(Enum):
     """The way a command ended."""
 
     REPORTED = 1
-    """Its own mark reported the end."""
+    """The command's own mark reported its end."""
     ABANDONED = 2
     """The shell is back at its prompt without that mark: an interrupt, or an error that drops a whole line."""
     SHELL_ENDED = 3

@@ -1,4 +1,4 @@
-"""Types text line by line like an attentive person: each further line once a program reads it.
+"""Types text line by line like an attentive person: each line only once a program reads it.
 
 Keys typed while the shell's line editor has the terminal are not translated: a carriage return ends a line for the
 editor, but not for the program that reads next; a line feed ends a line for both, but justifies a paragraph in nano. So
@@ -27,7 +27,7 @@ _PROMPT_SEC = 0.1
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LARGE_TEXT_LINES, _SAMPLE_LINES = 64, 16
-"""Of a text with more than _LARGE_TEXT_LINES lines, _SAMPLE_LINES are typed one by one, the rest at once."""
+"""In a text of more than _LARGE_TEXT_LINES lines, _SAMPLE_LINES are typed one by one, and the rest at once."""
 
 
 class _InputReader(Enum):
@@ -45,7 +45,7 @@ class _InputReader(Enum):
 
 _PIECE = {
     _InputReader.EDITOR: re.compile(r"[^\n]*\n?"),
-    # After keys that may end the program, another one reads.
+    # After keys that may end the program, another program reads.
     _InputReader.LINES: re.compile(r"[^\n\x03\x04\x1a\x1c]*[\n\x03\x04\x1a\x1c]?"),
     # Such a program needs a moment to process its keys, which Enter refers to (fzf).
     _InputReader.KEYS: re.compile(r"[^\n]+|\n"),
@@ -141,7 +141,7 @@ class Keyboard:
             await pane.changes(ends_at)
 
     async def _present_reader(self, text: str) -> _InputReader:
-        """Return what reads now; the first line is typed in any case, so a reader is assumed."""
+        """Return the present reader of keys; if there is none, assume one, as the first line is typed in any case."""
         if text.find("\n") <= 0:
             return _InputReader.LINES
         try:
@@ -199,7 +199,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _reader(now: Foreground | None) -> _InputReader | None:
-    """Return what is reading, according to the foreground; None if nothing is."""
+    """Return the reader of keys, according to the foreground; None if nothing reads."""
     if now is None:
         return _InputReader.LINES
     if now.edits_line:

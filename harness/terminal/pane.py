@@ -191,7 +191,7 @@ class BackgroundOutput:
             self._drop_prompt(self._prompt_at)
             self._prompt_at = None
         elif self._prompt and self._held.endswith(self._prompt):
-            # Drawn again.
+            # The shell has drawn its prompt again.
             del self._held[-len(self._prompt) :]
 
     def _drop_prompt(self, begins_at: int) -> None:
@@ -209,7 +209,7 @@ class BackgroundOutput:
     def note_requested(self, echo: bytes) -> None:
         """Record that the next command was requested, which the line editor echoes as `echo`."""
         if self._prompt_at is not None:
-            # A prompt without its mark is the last, unfinished line.
+            # If the mark after the prompt is missing, the prompt is the last, unfinished line.
             del self._held[self._held.rfind(b"\n") + 1 :]
         self._flush()
         self._echo = echo

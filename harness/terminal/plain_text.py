@@ -340,9 +340,9 @@ class _OutputReader:
 
 # -- escape sequences ----------------------------------------------------------------------------
 
-# As tmux reads them: CAN and SUB end every sequence, ESC begins another one (in a DCS, tmux would go on to ST). Control
-# characters within a sequence act at once and non-ASCII characters are ignored; in strings both are part of the string.
-# Bodies are matched greedily: after one comes its end, an ESC, or output that has not arrived yet.
+# As tmux reads them: CAN and SUB end every sequence, ESC begins another one (in a DCS, tmux would read on to ST).
+# Control characters within a sequence act at once and non-ASCII characters are ignored; in strings both are part of the
+# string. Bodies are matched greedily: after one comes its end, an ESC, or output that has not arrived yet.
 _SEQUENCE = re.compile(
     rf"""
     \x1b\x1b*(?:                          # not \x1b+: a search for a fixed beginning is ten times as fast

@@ -111,7 +111,7 @@ class Terminal:
         except OSError as error:
             raise TerminalLost(f"tmux cannot be reached: {error}") from error
         self._left = left
-        self.add_remark("another process goes on: output in between is not recorded")
+        self.add_remark("another process continues: output in between is not recorded")
         return left.step
 
     async def close(self) -> None:

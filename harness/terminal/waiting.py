@@ -103,7 +103,7 @@ class ForegroundProbe:
     async def clear(self, younger_than_sec: float) -> list[str]:
         """Kill processes of at most this age that keep the terminal open from other sessions; return their names."""
         names: dict[str, str] = {}
-        for _ in range(_MAX_CLEARINGS):  # what is killed may have started another one just before
+        for _ in range(_MAX_CLEARINGS):  # a killed process may have started another one just before
             killed = await self._ask(f"clear #{{pane_pid}} #{{pane_tty}} {younger_than_sec:.2f}")
             if not killed:
                 break
