@@ -366,7 +366,7 @@ def trajectory_id(trial: ExportedTrial, part: ExportedPart) -> str:
 
 
 def agent_and_version(agent: str, run: StoredRun) -> Fields:
-    """Return an agent's name and version. An agent without a version of its own has that of tbench, if known."""
+    """Return an agent's name and version. Without a version of its own, it has tbench's version, if known."""
     name, _, version = agent.partition("@")
     tbench_version = run.document.tbench_version if run.document is not None else ""
     return {"name": name, "version": version or tbench_version or UNKNOWN_VERSION}

@@ -240,7 +240,7 @@ def _source(run: StoredRun) -> str | None:
 
 
 def _exception_types(result: TrialResult) -> list[str]:
-    """Return the types of a trial's exceptions, which are those of its steps if it has any."""
+    """Return the types of a trial's exceptions; for a task with several steps, of the steps' exceptions."""
     ended: Sequence[TrialResult | TaskStepResult] = [step for step in result.task_steps if step.begun] or [result]
     found = (exception_info(each, result.finished_at, Path()) for each in ended)
     return sorted({str(each["exception_type"]) for each in found if each is not None})

@@ -133,7 +133,7 @@ def _error_of(*types: str) -> Proof:
 
 
 def _blamed_on(*blames: Blame) -> Proof:
-    """Return the proof by an error with one of these blames."""
+    """Return the proof by an error that is blamed on one of these."""
     return lambda evidence: _error(evidence) if evidence.blame in blames else None
 
 

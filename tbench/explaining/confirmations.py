@@ -1,4 +1,4 @@
-"""Stores with a run what forks showed about the causes of its failed trials, and reads it again."""
+"""Stores and reads the results of forks that tested the causes of a run's failed trials."""
 
 from __future__ import annotations
 

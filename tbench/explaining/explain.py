@@ -228,7 +228,7 @@ def _listed(
 
 
 def explain_change(first: Side, second: Side, listed: int | None = None) -> Explanation:
-    """Explain why the score of the second side differs from that of the first.
+    """Explain why the second side's score differs from the first side's.
 
     Without `listed`, as briefly as pages need it: tests of the model, lost points, single trials and notes are left
     out. Raises UsageError without a common task.
@@ -414,7 +414,7 @@ def _doubts(old: _Explained, new: _Explained) -> Iterator[str]:
         if any(run.imported for run in each.side.runs):
             yield f"{each.side.name}: imported results have no steps, so causes come from outcomes and errors alone"
         elif each.failed and not any(steps for _, steps in each.side.sample):
-            yield f"{each.side.name}: the steps are not there any more, so causes come from outcomes and errors alone"
+            yield f"{each.side.name}: the steps were deleted, so causes come from outcomes and errors alone"
         went_on = sum(each.causes[id(trial)] == "not_counted" for trial in each.failed)
         if went_on:
             yield f"{each.side.name}: {counted(went_on, 'trial')} went on after a cut or had help, and count as 0"

@@ -89,10 +89,10 @@ def is_paired(first: Rows, second: Rows) -> bool:
 
 
 def split(first: Rows, second: Rows, rest: Callable[[str], str], *, paired: bool) -> Split:
-    """Split the difference between two sides with the same tasks, each with a trial or more on either side.
+    """Split the difference between two sides with the same tasks; each task has trials on both sides.
 
-    `rest` returns the key of a task's losses without evidence. Such keys are tested by rewards, all other keys by how
-    often they occur.
+    `rest` returns the key of a task's losses without evidence. Such keys are tested by rewards, other keys by how often
+    they occur.
     """
     rests = {task: rest(task) for task in first}
     by_task = {

@@ -76,8 +76,8 @@ _RESUMED = {
 }
 _READ = {
     "tampering": "look at what the agent did to the verdict",
-    "setup": "mend what the error names",
-    "task": "mend the task, or leave it out",
+    "setup": "fix what the error names",
+    "task": "fix the task, or leave it out",
     "parser": "start the server with the parsers of this model (--tool-call-parser, --reasoning-parser)",
     "format_errors": "look at an unusable reply",
     IMAGE: "build or pull the earlier image",
@@ -110,7 +110,7 @@ def remedy_of_moved(
 ) -> Remedy:
     """Return the remedy of a part of a difference: undo the change, or else the remedy of the cause.
 
-    `trials` lost the points; `before` is a trial of the first side that has steps, to compare one of them with.
+    `trials` lost the points. `before` is a trial of the first side, whose steps one of them can be compared with.
     """
     document = first.last.document
     for lever in levers:
@@ -135,7 +135,7 @@ def remedy_of_moved(
 
 
 def rerun(side: Side, trials: Sequence[Trial], changed: Mapping[str, Any]) -> str:
-    """Return the command that repeats these trials' tasks with the newest run's seeds; `summary` of an imported run."""
+    """Return the command that repeats the trials' tasks with the newest run's seeds; `summary` for an imported run."""
     run = side.last
     if run.document is None:
         return f"tbench summary {shlex.quote(str(run.argument))}"

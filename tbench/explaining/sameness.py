@@ -118,7 +118,7 @@ def _served(old: StoredRun, new: StoredRun) -> Iterator[Moved]:
 
 
 def _replies(first: Side, second: Side) -> Iterator[Moved]:
-    """Yield each kind of names in replies (models, weights, fingerprints) of which the newest runs share none."""
+    """Yield each kind of name in replies (model, weights, fingerprint) that has no name common to the newest runs."""
     documents = first.last.document, second.last.document
     if documents[0] is None or documents[1] is None:
         return

@@ -230,7 +230,7 @@ def _side(read: Iterable[tuple[StoredRun, Mapping[tuple[str, int], Trial]]]) -> 
 
 
 class _Finals:
-    """The final result of each trial: of several, the one with the highest attempt, then the last."""
+    """The final result of each trial: the highest attempt's, or among equal attempts the last."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -34,7 +34,7 @@ class RunRow:
     wall_sec: float | None
     """Seconds from start to end, including pauses before a resume."""
     status: str | None
-    """As in run.json; None for bare results."""
+    """Status in run.json; None for bare results."""
     imported: bool
     purpose: str
     """`score`; `debug` or `fork` for runs without a score."""
@@ -162,7 +162,7 @@ class ProxyRow:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an update of the index did, as numbers of directories; each is a run's or a proxy's."""
+    """Effects of an update of the index, as numbers of directories; each is a run's or a proxy's."""
 
     added: int = 0
     changed: int = 0

@@ -36,7 +36,7 @@ def read_directory(found: FoundDirectory, reader: RunReader) -> StoreFunction:
 
 @contextlib.contextmanager
 def storable(path: Path) -> Iterator[None]:
-    """Convert what is raised while a directory is read and stored, and is due to its content, to UsageError."""
+    """Turn exceptions that a directory's content causes, while it is read and stored, into UsageError."""
     try:
         yield
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Explains the last run of a series for the message of a night: one sentence, and what it is about."""
+"""Explains the last run of a series for a night's message: one sentence, and the parts that it is about."""
 
 from __future__ import annotations
 

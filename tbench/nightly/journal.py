@@ -88,7 +88,7 @@ class NightRecord(Frozen):
     proxies: dict[str, str] = Field(default={})
     """Score of each proxy of the night as text, by its directory's name."""
     gates: dict[str, dict[str, Any]] = Field(default={})
-    """The gate's verdict as JSON, with its `lines` and what is `explained`, by series."""
+    """The gate's verdict as JSON, with its `lines` and the explanation (`explained`), by series."""
     exit_code: int | None = None
     pruned: bool = False
 

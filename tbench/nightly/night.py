@@ -163,7 +163,7 @@ async def run_night(
 
 
 def plan_night(benchmark: Benchmark, nights: Nights, name: str) -> tuple[NightRecord, list[NightRecord]]:
-    """Return the record of a night to begin or continue, and those of the nights before it. Raises UsageError."""
+    """Return the record of a night to begin or continue, and the records of earlier nights. Raises UsageError."""
     others = [each for each in nights.all() if each.name != name]
     record = nights.read(name)
     if record is None:
@@ -301,7 +301,7 @@ class _Runs:
         server: ModelServer | None,
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[ChildResult, int]:
-        """Start or continue a command for a checkpoint; return how it ended, and the exit code that this stands for."""
+        """Start or continue a command for a checkpoint; return how it ended, and the night's exit code for it."""
         night, base_url = self._night, server.base_url if server else None
         command = [*command, "-c", str(self._settings[settings]), "--output", str(directory), "--resume"]
         command += _model_options(self._benchmark, record, base_url)

@@ -71,7 +71,7 @@ class Live:
     concurrency: int = 4
     """Maximum number of concurrent trials in one call; the machine's CPUs and memory may allow fewer."""
     retries: int = 1
-    """Maximum number of retries of a trial whose error a retry may heal."""
+    """Maximum number of retries of a trial whose error a retry may fix."""
     on_error: Literal["raise"] | float = "raise"
     """Reward of a trial without a verdict, which is not the completion's fault. `raise` raises RewardUnavailable after
     all trials have ended. TRL treats float("nan") like None, and leaves it out of the sum of a completion's rewards."""
@@ -115,7 +115,7 @@ async def executed_reward(
     live: Live = Live(),
     **columns: Any,
 ) -> list[float]:
-    """Return the verifier's reward of each completion, executed in a container of `task`, or of the task at its index.
+    """Return each completion's reward by the verifier, after running it in a container of `task` (or of its own task).
 
     A completion without a command (also None) gets 0 without a trial. Raises RewardUnavailable (see `Live.on_error`),
     UsageError for an unusable task or protocol, EngineUnavailable; ValueError if the number of tasks differs.
@@ -277,7 +277,7 @@ class _FixedReply:
 
 
 class _AgentOfTrial:
-    """An agent that delegates to the one of its trial: a run makes agents before it knows their trials."""
+    """An agent that makes its trial's agent when it starts to work: a run makes agents before it knows their trials."""
 
     name = "reward"
 

@@ -62,9 +62,9 @@ def formatting(completions: Sequence[Any], prompts: Sequence[Any] | None = None,
 def has_strict_form(text: str) -> bool:
     r"""Whether ``^<thinking>\s*[\s\S]+?\s*</thinking>\s*```bash\n[\s\S]+?\n```$`` matches, found in linear time.
 
-    The pattern itself backtracks with the cube of the length. Its first and last parts can stand at one place each
-    (`$` also before a last newline), `\s*[\s\S]+?\s*` is any text that is not empty, and of the places where the
-    section may end, the first one followed by a fence leaves the most room for the command.
+    The pattern itself takes cubic time. The text has to begin and end with the pattern's first and last parts (`$` also
+    matches before a last newline). In between, the section and the command may not be empty, so it suffices to try the
+    first end of the section that a fence follows: it leaves the most room for the command.
     """
     body = text.removesuffix("\n")
     if not (text.startswith(_OPENING) and body.endswith(_FENCE)):
@@ -252,7 +252,7 @@ def group_advantages(
     if group_size < 1 or len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} rewards cannot be split into groups of {group_size}")
     if not all(math.isfinite(reward) for reward in rewards):
-        raise ValueError("a reward is not a finite number: there is no advantage over it")
+        raise ValueError("a reward is not a finite number, so advantages are undefined")
     advantages: list[float] = []
     for start in range(0, len(rewards), group_size):
         group = rewards[start : start + group_size]

@@ -50,7 +50,7 @@ class Cost(Frozen):
 
     currency: str
     amount: float | None
-    """Cost of tokens and hours; None if no price is known, only the number of GPUs."""
+    """Cost of tokens and hours; None if the number of GPUs is known, but no price."""
     per_solved: float | None
     """`amount` / solved trials; None without an amount, and if no trial was solved."""
     solved: int

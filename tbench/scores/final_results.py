@@ -123,7 +123,7 @@ class FinalResults:
 
     def __init__(self, results: Iterable[TrialResult] = ()) -> None:
         self.by_trial: dict[tuple[str, int], FinalResult] = {}
-        """The final result of each task and seed; of several, the one with the highest attempt, then the last line."""
+        """The final result of each task and seed; if there are several, the highest attempt's, or the last line's."""
         self._others: dict[tuple[str, int, int], FinalResult] = {}
         """Results that do not count, by task, seed and attempt."""
         self.results = 0

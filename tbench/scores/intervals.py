@@ -69,9 +69,9 @@ def korn_graubard_95(means: Sequence[float]) -> Interval:
     """Return the Clopper-Pearson interval of a proportion at the effective sample size of n means within 0 to 1.
 
     n_eff = m (1 - m) / (s^2 / n) * (z / t_{n-1})^2, with m their mean and s^2 their variance (Korn and Graubard 1998,
-    "Confidence intervals for proportions with small expected number of positive counts estimated from survey data").
-    Means that hardly differ underestimate the effect of rare exceptions. Where n_eff exceeds n, s^2 is therefore the
-    variance of the n means and two more, 0 and 1, as long as n_eff stays above n.
+    "Confidence intervals for proportions with small expected number of positive counts estimated from survey data"). If
+    the means hardly differ, s^2 misses rare exceptions, and n_eff exceeds n. Then s^2 is computed with two more means,
+    0 and 1, but n_eff is not reduced below n.
     """
     n, mean = len(means), fmean(means)
     most = n * mean * (1.0 - mean) * (NORMAL_975 / student_t_975(n - 1)) ** 2

@@ -121,10 +121,10 @@ def summarise(
 ) -> Summary:
     """Sum up the final results of a run over its plan.
 
-    Of several final results of one trial (a resumed or regraded run) the one with the highest attempt counts, then the
-    last line. `population` makes the +- a population std. `intervals=False` omits intervals, which take longer than
-    all the rest. `without` names tags whose trials a second score leaves out.
-    Raises MixedResults, and ValueError for a plan that has a task or a seed twice.
+    If a trial has several final results (a resumed or regraded run), the highest attempt's counts, or among equal ones
+    the last line's. `population` makes the +- a population std. `intervals=False` omits intervals, which take longer
+    than all the rest. `without` names tags whose trials a second score leaves out. Raises MixedResults, and ValueError
+    for a plan that has a task or a seed twice.
     """
     collected = results if isinstance(results, FinalResults) else FinalResults(results)
     _, model, agent = (_sole_name(field, found) for field, found in collected.names.items())
@@ -219,7 +219,7 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
         known = timing.sandbox_sec + agent + timing.verifier_sec + timing.teardown_sec
         other += agent - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known)
         waiting += timing.waited_sec
-    # Waits for the endpoint are part of the model's time. Longer waiting is that of keystrokes for the engine.
+    # Waits for the endpoint are part of the model's time. If more was waited, keystrokes waited for the engine.
     in_model = min(waiting, model)
     in_command = min(waiting - in_model, command)
     return TimeSplit(
@@ -236,7 +236,7 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
 
 
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
-    """Return the result that counts for each task and seed: of several, the highest attempt, then the last line.
+    """Return the result that counts for each task and seed: the highest attempt's, or among equal ones the last line's.
 
     Results that do not count, such as those in which a person intervened, lose their reward (`exclude_uncounted`).
     """

@@ -391,7 +391,7 @@ def _trajectory_turns(trajectory: Trajectory, source: str) -> RecordedConversati
     """Return the conversation up to the first time that the history was shortened. Raises Unusable."""
     cut, steps = "", trajectory.steps
     if trajectory.inherited and trajectory.compactions:
-        raise Unusable("it goes on from an earlier conversation, which was shortened")
+        raise Unusable("it continues an earlier conversation, which was shortened")
     if trajectory.compactions:
         first = trajectory.compactions[0].step
         steps = tuple(step for step in steps if step.index < first)

@@ -1,7 +1,7 @@
 """Reads and writes the files of an extraction: raw replies, which can be scored again.
 
-`extraction.json` (ExtractionManifest), `extraction.jsonl` (one ReplyRecord per line, appended as they arrive; of
-several for one task and seed the last without an error counts), and `result.json`, computed from these two only.
+The files are `extraction.json` (ExtractionManifest), `extraction.jsonl` (a ReplyRecord per line, in order of arrival),
+and `result.json`, computed from these two. The last reply without an error counts for its task and seed.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from tbench.storage.comparable import differences
 from tbench.storage.record_directory import Layout, RecordDirectory, first_problem, read_lines
 from tbench.text import one_line
 
-# A replay run is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line,
-# appended as they arrive; of several for one step the last without an error counts), `prompt_template.json`
-# (PromptReport), and `result.json` in the format of the upstream tools.
+# A replay run is a directory of `replay.json` (ReplayManifest), `responses.jsonl` (a ReplayResponse per line, in the
+# order of arrival), `prompt_template.json` (PromptReport), and `result.json` in the format of the upstream tools. The
+# last response without an error counts for its step.
 
 REPLAY_SCHEMA_VERSION = 1
 TemplateStatus = Literal[

@@ -67,9 +67,8 @@ class VarianceParts(Frozen):
     """Variance over tasks of the true difference, var_t(D_t) - within / S, at least 0; only more tasks help."""
 
     def se(self, seeds: float | None = None, *, between: bool = True) -> float:
-        """Return the standard error with `seeds` seeds (default: the compared ones) over other tasks of the same kind.
-
-        Without `between`, over these tasks.
+        """Return the standard error with `seeds` seeds (default: as many as compared) over other tasks of the same
+        kind. Without `between`, over these tasks.
         """
         task_variance = self.between if between else 0.0
         return math.sqrt((task_variance + self.within / (seeds or self.seeds)) / self.tasks)

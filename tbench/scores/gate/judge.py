@@ -13,7 +13,7 @@ from tbench.text import counted, names_text
 _NOTABLE_AUTOCORRELATION = 0.1
 """Autocorrelation from which a note reports it."""
 _SAME_SE = 2.0
-"""Nights that are at least as many as the baseline's and fewer standard errors below it do not differ from it."""
+"""Standard errors below which nights count as equal to the baseline, once they are as many as the baseline's."""
 
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
@@ -89,7 +89,7 @@ class _Direction:
     def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
         """Add a night. If C is now 0, return the nights since it was last 0, unless they had an alarm.
 
-        C would grow without limit if the baseline itself had a few good nights. It is therefore also reset when the
+        C would grow without limit if the baseline itself had a few good nights. So it is also reset when the
         nights since it was 0 are as many as the baseline's and do not differ from them.
         """
         alarm = self.cusum.alarm

@@ -205,7 +205,7 @@ class JobImport:
 
     @property
     def zeros(self) -> list[TrialResult]:
-        """Results without a verdict here, of trials with 0 in Harbor."""
+        """Results without a verdict here whose trials have 0 in Harbor."""
         found = [(result, self.trials[result.task, result.seed].record) for result in self.results]
         return [
             result
@@ -232,7 +232,7 @@ class NoResults(UsageError):
 
 
 def read_job(place: JobPlace, choice: ImportChoice, metric: str | None) -> list[JobImport]:
-    """The runs that a job becomes: one, or one per model. Raises UsageError."""
+    """Return the runs made from a job: one, or one per model. Raises UsageError."""
     notes: list[str] = []
     job = _read_job_files(place, notes)
     found, cut = _read_trials(job, notes)

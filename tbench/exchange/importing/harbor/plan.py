@@ -93,7 +93,7 @@ def planned_task(name: str, trials: Sequence[FoundTrial]) -> ImportedTask:
 
 
 def dataset(job: Job, found: Sequence[FoundTrial], tasks: int) -> DatasetOrigin | None:
-    """Return the dataset of the configuration, else the one that all trials have in common."""
+    """Return the dataset that the configuration names, or else the dataset that all trials share."""
     datasets = objects_in(job.config.get("datasets"))
     ids = [each.record.task_id for each in found]
     commits = {(text_or_none(each.get("git_url")), text_or_none(each.get("git_commit_id"))) for each in ids}

@@ -41,7 +41,7 @@ class Span(HarborRecord):
 
 
 class Policy(HarborRecord):
-    """What follows from an exception in its job, from 0.26 on; None if the record does not say."""
+    """Consequences of an exception in its job, from 0.26 on; None if not recorded."""
 
     should_retry: bool | None = None
     has_valid_reward: bool | None = None

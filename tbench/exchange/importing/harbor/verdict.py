@@ -125,8 +125,8 @@ class HarborVerdict:
 def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str | None, logs: Logs) -> HarborVerdict:
     """Convert the verdict of a trial or task step. `raised` is its exception, `metric` the reward that counts.
 
-    Harbor's reward is kept, so that the mean stays the same, except for a 0 that says nothing about the agent because
-    no test ran or something else ended the trial: that becomes an error.
+    Harbor's reward is kept, so that the mean stays the same. Only a 0 that says nothing about the agent, because no
+    test ran or something else ended the trial, becomes an error.
     """
     rewards = record.verifier_result.rewards if record.verifier_result is not None else None
     outcome = OUTCOMES.get(raised.exception_type) if raised is not None else None

@@ -1,6 +1,6 @@
 """Makes the prompt of a record: chat messages for the server's template, or a prompt rendered locally.
 
-The rules of local rendering are those of the TB2-lite evaluation published by LLM-OS-Models: for which models earlier
+Local rendering follows the rules of the TB2-lite evaluation published by LLM-OS-Models: for which models earlier
 thinking is removed, when a tokenizer's own template is not used, the fallbacks if it fails, and eligibility for rank.
 """
 

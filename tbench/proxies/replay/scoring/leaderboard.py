@@ -68,7 +68,7 @@ class Leaderboard:
 def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
     """Rank result files and directories of them: their JSON files, and the result.json of runs in them.
 
-    Raises UsageError if there is no result, or results differ in dataset or revision and not `mixed`.
+    Raises UsageError if there is no result, or if results differ in dataset or revision, unless `mixed`.
     """
     rows: list[tuple[RankedResult, bool]] = []
     unreadable: list[str] = []
@@ -89,7 +89,7 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
-    """Yield every file once, those of a directory by name. Raises UsageError."""
+    """Yield every file once, sorted by name within a directory. Raises UsageError."""
     seen: set[Path] = set()
     for path in paths:
         if not path.exists():
@@ -188,7 +188,7 @@ def _dataset(document: dict[str, Any]) -> str:
 
 
 def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
-    """Keep the newest row of each name, in the place of its first row. Of equally old rows, the later is kept."""
+    """Keep the newest row of each name, where its first row was. Of equally old rows, the later is kept."""
     chosen: dict[str, tuple[RankedResult, bool]] = {}
     for row, eligible in rows:
         if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:

@@ -1,4 +1,4 @@
-"""Scores replayed steps by comparing commands with those of the records, and aggregates the scores.
+"""Scores replayed steps by comparing their commands with the recorded ones, and aggregates the scores.
 
 Units are lines of commands. sim(a, b) is the F1 of their multisets of shell tokens; precision is the mean over
 predicted units of the best sim with any reference unit, recall the mean over reference units of the best sim with any
