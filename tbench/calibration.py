@@ -341,7 +341,7 @@ def _failure(trial: MeasuredTrial) -> str:
 
 
 def _tight_limit(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
-    """Return which time limit is nearly used up, or that memory was; else empty. Memory peaks include file caches."""
+    """Return the time limit nearly reached, or that memory ran out; else empty. Memory peaks include caches."""
     if any(each.out_of_memory for each in oracle):
         return "the oracle ran out of memory"
     shares = [(share, f"{kind} of {each.agent}") for each in oracle for kind, share in each.shares.items()]

@@ -84,7 +84,7 @@ def failed_tests(tests: Iterable[CheckedTest]) -> tuple[FailedTest, ...]:
 
 
 def read_tests(text_of: Callable[[str], str]) -> tuple[str, tuple[CheckedTest, ...]]:
-    """Return the name of the log that names the tests, and the tests, failed ones first.
+    """Return the name of the log that lists the tests, and these tests, failed ones first.
 
     `text_of` reads a log by its name; empty if there is none.
     """
@@ -146,7 +146,7 @@ def _message(text: str) -> str:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a duration in seconds, as in JUnit reports and those of Harbor's plugin; None if it is not a number."""
+    """Return a duration in seconds, as in reports of JUnit and of Harbor's plugin; None if it is not a number."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

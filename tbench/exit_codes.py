@@ -12,12 +12,12 @@ ENDPOINT_DOWN = 4
 ALARM = 5
 """The nightly gate raised an alarm."""
 STOPPED = 6
-"""The run was stopped as planned, and its trials can go on."""
+"""The run was stopped as planned, and its trials can be continued."""
 INTERRUPTED = 130
 _WORST_FIRST = (ALARM, BUG, USAGE, ENDPOINT_DOWN)
 
 
 def worst(codes: Iterable[int]) -> int:
-    """Return the worst of several exit codes; of those without a rank the smallest, 0 only if there is no other."""
+    """Return the worst exit code by rank, or else the smallest; 0 only if there is no other."""
     failed = set(codes) - {0}
     return next((code for code in _WORST_FIRST if code in failed), min(failed, default=0))

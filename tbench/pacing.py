@@ -326,7 +326,7 @@ class Pace:
         return None
 
     async def _read_load(self, server: MetricsSource) -> ServerLoad | str:
-        """Return a server's load, with preemptions since the last reading; or what is wrong with its metrics."""
+        """Return a server's load, with preemptions since the last reading; or the problem with its metrics."""
         try:
             async with asyncio.timeout(_METRICS_SEC):
                 load = ServerLoad.read(await server.metrics(), server.model)

@@ -78,17 +78,17 @@ class Integrity(Frozen):
     tamper: tuple[str, ...] = ()
     """Signs of tampering with the verdict, each `kind: observation`. Signals, not proofs."""
     replaced: dict[str, str] = Field(default={})
-    """For a pass, the first hundred system paths that differ from the image, or are new and take precedence, with the
-    start of their sha256."""
+    """For a pass, the first hundred system paths, with the start of their sha256, that differ from the image, or that
+    are new and found before its files by a path search."""
     evidence: tuple[str, ...] = ()
-    """Paths that the agent created in the places of tests and reward; moved aside before the verifier began."""
+    """Paths that the agent created where tests and reward belong; moved aside before the verifier began."""
     repairs: tuple[str, ...] = ()
     """Repairs made before the verifier began, each `kind: action`."""
     regrades: int = 0
     """Number of further verifier runs, because no test had run or because a user asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """Reward by mode of the verifier. Set with `both`, if a separate verifier ran both with the files that can affect
-    the tests (`separate`) and `without` them, and for control tests (`is_control`)."""
+    """Rewards of a verifier that ran several times. `shared` and `isolated`: in both containers. `separate` and
+    `without`: with and without files that can affect the tests. Others: control tests (`is_control`)."""
     reward_writes: int | None = None
     """Number of reward writes by bash in test.sh, at most 20; 0 if another program wrote the reward, None if bash was
     not traced."""
@@ -125,9 +125,9 @@ ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
 
 
 CONTROL = "control"
-"""Mode of the control tests' reward in `Integrity.rewards`; for the oracle with their kind, `control-KIND`."""
+"""Key of the control tests' reward in `Integrity.rewards`; for the oracle with their kind, `control-KIND`."""
 INTACT = "intact"
-"""Mode of the reward of tests with hidden but unchanged values, in `Integrity.rewards`."""
+"""Key of the reward of tests with hidden but unchanged values, in `Integrity.rewards`."""
 NO_CONTROL_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 """Prefix of the sign of a pass whose control tests gave no verdict."""
 DISARMED = "tests-disarmed"
@@ -135,7 +135,7 @@ DISARMED = "tests-disarmed"
 
 
 def is_control(mode: str) -> bool:
-    """Whether a key of `Integrity.rewards` is of control tests; the key may begin with a task step's name."""
+    """Whether a key of `Integrity.rewards` stands for control tests; it may begin with a task step's name."""
     name = mode.rpartition("/")[2]
     return name in (CONTROL, INTACT) or name.startswith(f"{CONTROL}-")
 

@@ -18,7 +18,7 @@ _LARGEST = 1e15
 _DOUBLE = 1e-12
 """Largest error of a computation in double precision; relative for numbers above 1."""
 _NOISE = ((1, 1e-6), (100, 2.5e-7), (1_000, 6e-8), (10_000, _DOUBLE))
-"""Pairs of largest denominator and error: long sums, short sums and single numbers in single precision, and doubles.
+"""Pairs of a largest denominator and an error: for long sums, short sums and numbers in single precision, and doubles.
 
 Two such fractions, or a fraction and a number with four decimals, are always further apart than these errors.
 """

@@ -316,7 +316,7 @@ def _unhealthy(documents: Sequence[RunDocument]) -> dict[str, str] | None:
 
 
 def _engine(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the common engine of all shards, or a list of theirs."""
+    """Return the engine that all shards share, or else a list of their engines."""
     return dict(engines[0]) if all(each == engines[0] for each in engines) else {"shards": list(map(dict, engines))}
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 class DaemonThreads(Executor):
     """Executor with one thread per call, for which the interpreter does not wait at exit.
 
-    A build or a pull may go on for minutes after Ctrl-C; a ThreadPoolExecutor would keep the process that long.
+    A build or a pull may continue for minutes after Ctrl-C; a ThreadPoolExecutor would keep the process that long.
     """
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:

@@ -111,7 +111,7 @@ async def listed_models(url: str, api_key: str | None = None) -> tuple[str, ...]
     """Return the models that a server lists at a URL; none if it does not answer one short request."""
     try:
         async with ChatModel(url, None, Sampling(), api_key=api_key) as chat:
-            async with asyncio.timeout(_LIST_SEC):  # without the imports, which may take as long
+            async with asyncio.timeout(_LIST_SEC):  # not counting the imports above, which may take as long
                 return tuple(card.id for card in await chat.list_models())
     except (TransientError, EndpointError, TimeoutError):
         return ()

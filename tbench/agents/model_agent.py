@@ -120,7 +120,7 @@ class ModelAgent:
 
 @dataclass(eq=False)
 class UserAgent:
-    """A user's own agent, made anew for each trial, or for each step of a task with several."""
+    """A user's own agent: a new instance for each trial, or for each step of a task with several."""
 
     make: Callable[[], CustomAgent]
     model: Model | None
@@ -249,7 +249,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
 
 
 async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
-    """Return the trajectory of an agent that left no resources for a terminal. Raises TrialError for another cause."""
+    """Return the trajectory if the agent used up what its terminal needs. Raises TrialError for another cause."""
     if await _require_sandbox(place):
         raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
     return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
@@ -274,8 +274,8 @@ async def _open(terminal: Terminal, before: Conversation | None) -> None:
             return
         pending = before.last.pending
         if await terminal.go_on(0 if pending is None else pending.index) > before.last.steps + (pending is not None):
-            why = "more was typed than its checkpoints know of: the disk may have been full"
-            raise TrialError("sandbox_lost", f"the trial cannot go on: {why}")
+            why = "more was typed than its checkpoints record: the disk may have been full"
+            raise TrialError("sandbox_lost", f"the trial cannot continue: {why}")
     except TerminalLost as error:
         raise TrialError("terminal_failed", str(error)) from error
 

@@ -218,7 +218,7 @@ async def _run(command: Sequence[str], requirement: str, client: str) -> None:
         async with asyncio.timeout(_INSTALL_SEC):
             printed, _ = await process.communicate()
     except TimeoutError:
-        raise UsageError(f"{requirement}: {client} was not done within {_INSTALL_SEC:.0f} s") from None
+        raise UsageError(f"{requirement}: {client} did not finish within {_INSTALL_SEC:.0f} s") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -55,7 +55,7 @@ class Workplace:
     earlier: TrialAgent | None = None
     """The agent of the previous task step, whose conversation is continued; None for a new conversation."""
     on_visitors: Callable[[], None] = lambda: None
-    """Called if others have attached to the terminal that another process has left."""
+    """Called if people have attached to a terminal whose tbench process was interrupted."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
     before: Conversation | None = None

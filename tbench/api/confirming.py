@@ -29,7 +29,7 @@ from tbench.storage.stored_trial import find_trial
 from tbench.text import counted, one_line
 
 _ALONE = "machine"
-"""Cause that any fork removes, since forks run one after the other."""
+"""Cause that every fork removes, because forks run one at a time."""
 _ANOTHER_SERVER = (MODEL, UNCLEAR, THINKING, "context_full", "reply_cut", "parser", "endpoint", "request_timeout")
 """Causes that another server may remove, if no setting does."""
 _FROM_START = (MODEL, UNCLEAR)
@@ -49,9 +49,9 @@ class Counterfactual:
     changes: Mapping[str, Any]
     """Values of settings that remove the cause."""
     base_url: str | None
-    """Endpoint of the forks; None for that of each trial's run."""
+    """Endpoint of the forks; None for the endpoint of each trial's run."""
     unchanged: Mapping[str, Any] | None
-    """Settings of as many forks that keep the cause, for comparison; None without such forks."""
+    """Settings of equally many forks that keep the cause, for comparison; None without such forks."""
     failed: tuple[ExplainedTrial, ...]
     """All trials with the cause."""
     trials: tuple[ExplainedTrial, ...] = ()
@@ -185,7 +185,7 @@ async def _counterfactual(
 
 
 def _other_endpoint(found: Explanation, document: RunDocument) -> str | None:
-    """Return the earlier run's endpoint, if it is another one."""
+    """Return the earlier run's endpoint, if it differs."""
     if found.against is None:
         return None
     other = read_run_document(Path(found.against.runs[-1]) / CONFIG_NAME).locked.base_url

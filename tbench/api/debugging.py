@@ -174,7 +174,7 @@ class DebugSession:
     # -- continuing ----------------------------------------------------------------------------------
 
     async def step(self, count: int = 1) -> wire.StepSeen | None:
-        """Execute `count` replies from the draft on; return the last step when the next reply waits, None without one.
+        """Execute `count` replies from the draft on; return the last step, if any, when the next reply waits.
 
         Raises UsageError if the trial has ended.
         """
@@ -189,7 +189,7 @@ class DebugSession:
         until_test: str | None = None,
         until_exit: bool = False,
     ) -> wire.StepSeen | None:
-        """Execute replies until the one of `to_step` waits or a breakpoint is reached, or to the trial's end.
+        """Execute replies until the reply of `to_step` waits, a breakpoint is reached, or the trial ends.
 
         Breakpoints: a text on the screen, a change at or below a path, a test (by a part of its name; "" for any) that
         changes between passed and failed, an exit code other than 0. `stopped` says which one was reached.

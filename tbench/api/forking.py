@@ -74,8 +74,8 @@ async def fork(
 ) -> Fork:
     """Replay a stored trial up to a step in fresh containers, and let a model continue from there, several times.
 
-    `trial` is RUN/TASK/SEED; `config` is by default that of its run. The samples have the trial's seed and the next
-    ones; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
+    `trial` is RUN/TASK/SEED; `config` is by default its run's. The samples have the trial's seed and the following
+    ones; none counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
     """
     found = find_trial(str(trial))
     replay = _replay_steps(found, at_step)
@@ -103,8 +103,8 @@ async def debug_fork(
 ) -> AsyncIterator[DebugSession]:
     """Replay a stored trial up to a step, and debug it from there on.
 
-    Without `asks_model` the agent is held before the step's query, so that its terminal can be taken; then no endpoint
-    is needed. At the end of the block the trial is ended. Raises UsageError.
+    Without `asks_model` the agent is held before the step's query, so that its terminal can be taken; this needs no
+    endpoint. At the end of the block the trial is ended. Raises UsageError.
     """
     found = find_trial(str(trial))
     replay = _replay_steps(found, at_step)
@@ -211,7 +211,7 @@ async def blame(
 ) -> BlamedTrial:
     """Find the step after which a failed trial's chances drop, by a binary search with forks.
 
-    A fork at a step asks the model for that step again: if such forks succeed at least half as often as those from the
+    A fork at a step asks the model for that step again. If such forks succeed at least half as often as forks from the
     beginning, the trial was not lost before that step. Raises UsageError, also for a trial that passed or has no
     verdict.
     """

@@ -141,7 +141,7 @@ class Runner:
         self._rollouts: Counter[tuple[str, int]] = Counter()
         """Number of running rollouts by task and seed."""
         self._numbers = itertools.count(2)
-        """Attempt numbers of rollouts. The directory of attempt 1 contains those of all others."""
+        """Attempt numbers of rollouts. The directory of attempt 1 contains the directories of all others."""
         self._tasks: dict[str, Task] = {}
         self._seeds: set[tuple[str, int]] = set()
         """Tasks and seeds with a verdict, or with a running trial."""

@@ -38,7 +38,7 @@ class Value:
     model: int | None = None
     """Number of the model that has this value, counted from 0; None if all have it."""
     agent: int | None = None
-    """The same of the agent."""
+    """Number of the agent that has this value, counted from 0; None if all have it."""
 
     @property
     def is_flag(self) -> bool:
@@ -60,7 +60,7 @@ class Layers(Generic[Config]):
     def __init__(self, configuration: type[Config], beside: Iterable[type[BaseModel]] = ()) -> None:
         """Settings that only configurations in `beside` have are ignored: all commands share files and variables.
 
-        `beside` is iterated only if a name is not one of `configuration`, so it may import what it yields.
+        `beside` is iterated only for a name that `configuration` lacks, so it may import the classes that it yields.
         """
         self._configuration = configuration
         self._beside = beside

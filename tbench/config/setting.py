@@ -63,7 +63,7 @@ class Setting:
     name: str
     field: FieldInfo
     option: Option
-    """Option of the field; that of a field from the harness, which knows no options, is in the section's `options`."""
+    """Option of the field. The harness knows no options: for its fields, they are in the section's `options`."""
     is_measured: bool
     """Whether the value affects what is measured."""
 

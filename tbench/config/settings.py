@@ -443,8 +443,8 @@ class ScheduleConfig(Frozen):
     model in the same folder, from the oracle, or else from the time limits. `longest` finishes sooner, but an
     interrupted run may have no complete seed."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(values.validate_shard)] = None
-    """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. By the tasks' time limits or
-    by `--durations`, all shards take about equally long."""
+    """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. All shards take about equally
+    long, as judged by the tasks' time limits or by `--durations`."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
     """A run from which to take the durations of trials; repeatable. They are used by --order longest and --shard."""
     calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "missing"

@@ -47,7 +47,7 @@ _EXPECTED = "must be inherit, none, or a URL such as http://user:password@host:3
 
 
 def validate_proxy_choice(text: str) -> str:
-    """Return `text` if it is inherit, none or a proxy's URL (also a stored one). Raises ValueError without `text`."""
+    """Return `text` if it is inherit, none or a proxy's URL, even a stored one. ValueErrors do not quote `text`."""
     if text in (INHERIT, NONE):
         return text
     try:
@@ -90,7 +90,7 @@ class RetryChoice:
     never: frozenset[str] = frozenset()
 
     def wants(self, error: ErrorInfo) -> bool:
-        """Whether to retry after this error; a rewound trial always goes on."""
+        """Whether to retry after this error; a rewound trial always continues."""
         if not error.retryable or error.type == REWOUND:
             return error.retryable
         return error.type not in self.never and (not self.only or error.type in self.only)
@@ -104,7 +104,7 @@ def known_types(given: tuple[str, ...]) -> tuple[str, ...]:
     types = dict.fromkeys(filter(None, (each.strip() for text in given for each in text.split(","))))
     for type_ in types:
         if type_ == REWOUND:
-            raise ValueError(f"{type_}: is not a failure, and the trial always goes on; leave it out")
+            raise ValueError(f"{type_}: is not a failure, and the trial always continues; leave it out")
         if type_ not in KINDS:
             near = difflib.get_close_matches(type_, KINDS, n=1)
             raise ValueError(f"{type_}: no such type of error; {_advice(near)}")

@@ -236,7 +236,7 @@ class Conversions:
         return task
 
     def _convert(self, path: Path, target: Path) -> None:
-        """Convert the task to a temporary directory and rename it to `target`, as other processes may do the same."""
+        """Convert the task into a temporary directory and rename it to `target`: other processes may do the same."""
         from tbench.tasks.terminal_bench_1.conversion import convert
 
         self.root.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ class KnownDataset:
     """Source of the dataset: `tbench`, `git`, `harbor`, or the file or URL of a registry."""
     pieces: tuple[GitSource, ...] = ()
     directories: tuple[Path, ...] = ()
-    """Task directories on this machine, if a registry lists such."""
+    """Task directories on this machine that a registry lists."""
     packages: Mapping[str, Path] = field(default_factory=dict)
     """Directory in Harbor's cache by task, for a dataset without repository. Directories are named by digest."""
     aliases: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
 from tbench.text import counted, names_text, visible_line
 
 _FORMS = (("task.toml", "instruction.md"), (DESCRIPTION,))
-"""Files that identify a folder as a task, in the current format and in that of Terminal-Bench 1."""
+"""Files that identify a folder as a task, in the current format and in Terminal-Bench 1's."""
 Say = Callable[[str], None]
 
 

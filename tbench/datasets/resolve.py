@@ -261,7 +261,7 @@ def _hub_dataset(wanted: DatasetName, packages: dict[str, Path]) -> KnownDataset
 
 
 def _only_version(directory: Path, reference: str | None, wanted: DatasetName) -> Path | None:
-    """Return the directory of a package's only version, or of the one in the reference."""
+    """Return the directory of a package's only version, or of the version that the reference names."""
     contents = sorted(path for path in directory.glob("*") if path.is_dir() and _HEX.fullmatch(path.name))
     if reference is not None:
         contents = [path for path in contents if f"sha256:{path.name}" == reference]
@@ -314,7 +314,7 @@ def _named_dataset(wanted: DatasetName, access: Access) -> KnownDataset:
 
 
 def _say_version(wanted: DatasetName, found: KnownDataset, datasets: tuple[KnownDataset, ...], access: Access) -> None:
-    """Report which version was chosen for a name without one, and which others there are."""
+    """Report which version was chosen for a name without version, and which others there are."""
     others = [version for version in known_versions(wanted.name, datasets) if version != found.version]
     if wanted.version is None and others:
         access.say(f"dataset {found.title}: the newest version; there are also {', '.join(others)}")

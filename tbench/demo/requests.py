@@ -34,7 +34,7 @@ _TEMPLATES = [
 
 
 def read_prompt(prompt: str) -> ChatTurns:
-    """Parse a prompt of harness.rendering into turns, without the open last one; make any other one user message."""
+    """Parse a prompt of harness.rendering into turns, without the open last one; other prompts are one user message."""
     for template in _TEMPLATES:
         if turns := template.findall(prompt):
             return [(_ROLES.get(role, role), text) for role, text in turns]

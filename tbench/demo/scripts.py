@@ -64,7 +64,7 @@ FALLBACK_SCRIPT = Script.model_validate(
         ],
     }
 )
-"""Script for tasks without one."""
+"""Script for all other tasks."""
 
 
 class Scripts:

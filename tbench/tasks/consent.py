@@ -29,7 +29,7 @@ class VariableRequest:
 
     @property
     def without_consent(self) -> str:
-        """What happens unless the variable is allowed, and the flag that allows it."""
+        """The effect if the variable is not allowed, and the flag that allows it."""
         otherwise = "its default is used" if self.has_default else "the trial fails with env_missing"
         return f"without --allow-env {self.variable}, {otherwise}"
 

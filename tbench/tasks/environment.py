@@ -180,8 +180,8 @@ def agent_environment(task: Task) -> Environment:
 def verifier_environment(task: Task) -> Environment | None:
     """Return the recipe of a separate verifier's sandbox; None if the verifier runs in the agent's.
 
-    Its image is the one of [verifier.environment], else the one built from the tests' folder, else the agent's image,
-    without the agent's work.
+    Its image is [verifier.environment]'s, or is built from the tests' folder, or else is the agent's image without the
+    agent's work.
     """
     if not task.file.verifier.is_separate:
         return None

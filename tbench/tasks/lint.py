@@ -177,7 +177,7 @@ def _is_text(node: ast.AST) -> TypeGuard[_TextConstant]:
 
 
 def _harmless_question(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the condition of an `if` that goes on either way: what it asks for need not be there."""
+    """Yield the condition of an `if` that cannot end the test either way: the paths in it need not exist."""
     if isinstance(node, ast.If) and not any(_can_fail(each) for part in (node.body, node.orelse) for each in part):
         yield from ast.walk(node.test)
 
@@ -345,9 +345,9 @@ def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def _is_input(path: Path, texts: TaskTexts) -> bool:
-    """Whether a file of the solution is meant for the agent, too: named in the instruction, or left as it was.
+    """Whether a file of the solution is also an input of the task: named in the instruction, or unchanged.
 
-    It was left as it was if the solution has another version of another such file.
+    An unchanged file counts only if the solution has a changed version of another such file.
     """
     given = {(Path(name).name, text) for name, text in texts.environment.items()}
     names = {name for name, _ in given if Path(name).suffix == path.suffix}

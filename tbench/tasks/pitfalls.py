@@ -131,7 +131,7 @@ def absent_pytest(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def fetches_offline(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield commands that need the network in a phase without one."""
+    """Yield commands that need a network, although their phase has none."""
     task, networks = texts.task, texts.task.file.networks
     verifier = task.file.verifier
     settings = verifier.environment or task.file.environment
@@ -201,7 +201,7 @@ def unrepeatable_tests(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def empty_tests(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield tests that check nothing, or nothing unless the agent has left something."""
+    """Yield tests that check nothing, or that pass if the agent has left nothing."""
     for path, _, tree in python_tests(texts):
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         tests = [(node, _passes_why(node)) for node in functions if node.name.startswith("test")]

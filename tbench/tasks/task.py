@@ -496,7 +496,7 @@ class Task:
 
     @property
     def solve_problem(self) -> str:
-        """Why bash cannot run the oracle's script, and what to do; empty if nothing is against it."""
+        """Why bash cannot run the oracle's script, and what to do; empty if it can."""
         with contextlib.suppress(OSError), self.solve_script.open("rb") as file:
             return not_for_bash(file.read(TEXT_BYTES))
         return ""
@@ -587,7 +587,7 @@ def _unknown_key(key: str) -> str:
 
 
 def not_for_bash(script: bytes) -> str:
-    """Return why bash cannot run a script, and what to do; empty if nothing is against it."""
+    """Return why bash cannot run a script, and what to do; empty if it can."""
     lines = script.splitlines(keepends=True)
     if lines and all(line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")) and b"\r\n" in lines[0]:
         return "has Windows line ends (CR LF), which bash takes for part of each command; convert it with dos2unix"

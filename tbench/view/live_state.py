@@ -34,8 +34,7 @@ class StateUpdate:
     change: int
     """Number of the last change that this update includes."""
     data: bytes
-    """JSON object: `set` with values by key, `gone` with keys, and `anew` if the reader must drop everything it
-    knows."""
+    """JSON object: `set` with values by key, `gone` with keys, and `anew` if the reader has to start over."""
     is_all: bool
     """Whether no further changes are waiting."""
 

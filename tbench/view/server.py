@@ -161,7 +161,7 @@ _MAX_TEXT = 400
 def large_view(trial: RunningTrial, recording: str, begin: int) -> dict[str, Any]:
     """Return the output of a trial after byte `begin` of the recording with this name, and its last steps.
 
-    A different recording, such as that of the next task step, is sent from its beginning; `anew` then says that the
+    A different recording, such as the next task step's, is sent from its beginning; `anew` then says that the
     screen has to be cleared first.
     """
     view: dict[str, Any] = {"text": "", "end": 0, "recording": "", "anew": True, "steps": []}

@@ -134,7 +134,7 @@ class ViewerState:
 
     @contextlib.contextmanager
     def stream_slot(self) -> Iterator[bool]:
-        """Yield whether another browser may follow the state; if so, it counts as a reader within the block."""
+        """Yield whether another browser may follow the state; if it may, it counts as a reader within the block."""
         with self._lock:
             has_slot = self.watch.readers < MAX_STREAMS
             self.watch.readers += has_slot

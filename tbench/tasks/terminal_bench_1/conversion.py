@@ -174,7 +174,7 @@ def _task_toml(description: Description, container: OneContainer) -> str:
     tables: dict[str, Mapping[str, Any]] = {
         "metadata": description.metadata,
         "agent": {"timeout_sec": description.max_agent_timeout_sec, "user": container.user},
-        # Terminal-Bench 1 runs the tests in a session of root, unless they share the agent's.
+        # Terminal-Bench 1 runs the tests as root, unless they share the agent's session.
         "verifier": {
             "timeout_sec": description.max_test_timeout_sec,
             "user": container.user if description.run_tests_in_same_shell else "root",
