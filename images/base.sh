@@ -6,7 +6,7 @@
 set -eu
 name=$1 suite=$2 out=$3
 fail() { echo "base: $*" >&2; exit 2; }
-[ "$(id -u)" = 0 ] || fail "$name: no registry answers, and making it with mmdebstrap needs root"
+[ "$(id -u)" = 0 ] || fail "$name: no registry answers, and making it with mmdebstrap needs root; load it from a file (docs/sandboxes.md)"
 if ! command -v mmdebstrap >/dev/null 2>&1; then
     command -v apt-get >/dev/null 2>&1 || fail "$name: no registry answers and mmdebstrap is not here"
     echo "base: installing mmdebstrap (once)"
