@@ -272,7 +272,7 @@ class Images:
         if not environment.can_be_built:
             raise TrialError("image_unavailable", f"{environment.name}: {name.display_name} {why}; {_NO_DOCKERFILE}")
         other = ", which will differ from the pinned image" if name.digest else ""
-        self.say(f"{environment.name}: {name.display_name} {why}; building instead{other}")
+        self.say(f"{environment.name}: {name.display_name} {why}; an image built from its Dockerfile is used{other}")
 
     def _forget(self, key: _Key, image: Image) -> None:
         """Mark the image as missing from the engine."""

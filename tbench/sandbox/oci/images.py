@@ -82,9 +82,8 @@ class Images:
             image = await self._copy(sources, reference)
         except OciError as error:
             if environment.can_be_built:
-                self._say(
-                    f"{environment.name}: {name} cannot be pulled ({one_line(str(error), 100)}); building instead"
-                )
+                why = f"{name} cannot be pulled ({one_line(str(error), 100)})"
+                self._say(f"{environment.name}: {why}; an image built from its Dockerfile is used")
                 tag = await asyncio.to_thread(build_tag_if_unchanged, environment)
                 return await self._built(environment, tag)
             kind = "image_no_space" if is_full(str(error)) else "image_unavailable"

@@ -101,9 +101,11 @@ class Store:
         wanted = ["runc", "skopeo", "umoci", *(["newuidmap"] if self.is_rootless else [])]
         if missing := missing_programs(*wanted):
             raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
-        tried = subprocess.run([*self.as_root(), "true"], capture_output=True, text=True)
-        if tried.returncode:
-            raise UsageError(f"{NO_ENGINE} needs a user namespace: {one_line(tried.stderr, 200)}; {_NAMESPACE_REMEDY}")
+        try:
+            subprocess.run([*self.as_root(), "true"], capture_output=True, text=True, check=True, timeout=_RUN_SEC)
+        except (subprocess.SubprocessError, OSError) as error:
+            why = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+            raise UsageError(f"{NO_ENGINE} needs a user namespace: {one_line(why, 200)}; {_NAMESPACE_REMEDY}") from None
 
     def as_root(self, pid: int | None = None) -> list[str]:
         """Return the words that, before a command, make it root in a new user namespace, or in process `pid`'s. Empty

@@ -138,7 +138,7 @@ async def test_never_builds_what_is_missing_and_says_so(
     images = Images(engine, pull="never", say=said.append)
     assert await images.predict_state(environment) == "to be built"
     assert (await images.get(environment)).reference == build_tag(environment)
-    assert front.seen == [] and "--pull never" in said[0] and said[0].endswith("; building instead")
+    assert front.seen == [] and "--pull never" in said[0] and "built from its Dockerfile" in said[0]
 
 
 async def test_never_with_nothing_to_build_is_an_error(
@@ -203,7 +203,7 @@ async def test_a_rate_limit_is_not_turned_into_another_image_in_silence(
     image = await Images(engine, pulls=Pulls(engine, retries=HASTY), say=said.append).get(pinned)
     assert image.origin is not None and (image.origin.how, image.origin.digest) == ("built", None)
     assert "limits pulls" in said[-2] and said[-2].endswith(
-        "; building instead, which will differ from the pinned image"
+        "; an image built from its Dockerfile is used, which will differ from the pinned image"
     )
 
 
