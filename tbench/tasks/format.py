@@ -317,12 +317,13 @@ def unknown_keys(raw: Mapping[str, Any], model: type[BaseModel] = TaskFile, pref
                 yield from unknown_keys(each, section, f"{prefix}{key}.{number}.")
 
 
-_DESCRIPTIONS = {
-    *("title", "slug", "id", "description", "keywords", "tags", "category", "difficulty", "language", "license"),
-    *("author", "authors", "author_name", "author_email", "url", "notes", "canary", "canary_guid", "created_at"),
-    *("dependencies", "depends_on"),
-}
+_DESCRIPTIONS = {"id", "language", "url", "created_at", "dependencies", "depends_on"}
 """Names of keys that only describe a task or a step. Dependencies do, too: steps run in the order of the file."""
+_DESCRIPTIVE_WORDS = {
+    *("title", "slug", "description", "explanation", "keywords", "tags", "category", "difficulty", "license"),
+    *("author", "authors", "notes", "canary", "estimate"),
+}
+"""Words that make any key with one of them a description, as in author_email and difficulty_explanation."""
 _DESCRIPTIVE_TABLES = ("task.", "metadata.")
 
 
@@ -332,9 +333,13 @@ def refused_keys(keys: Collection[str], ignored: Collection[str]) -> list[str]:
         key
         for key in keys
         if not key.startswith(_DESCRIPTIVE_TABLES)
-        and key.rpartition(".")[2] not in _DESCRIPTIONS
+        and not _describes(key.rpartition(".")[2])
         and not any(fnmatchcase(key, each) for each in ignored)
     ]
+
+
+def _describes(name: str) -> bool:
+    return name in _DESCRIPTIONS or not _DESCRIPTIVE_WORDS.isdisjoint(name.split("_"))
 
 
 def nearest_key(key: str) -> str | None:

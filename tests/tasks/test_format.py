@@ -249,6 +249,8 @@ def test_unknown_keys_are_named_and_refused_unless_they_only_describe(make_task:
     toml = """
 colour = 1
 tags = ["a"]
+difficulty_explanation = "subtle"
+expert_time_estimate_hours = 2
 [task]
 id = 3
 [metadata]
@@ -264,7 +266,8 @@ interval = 3
 """
     unknown = ["agent.mood", "colour", "environment.cpu", "environment.healthcheck.interval"]
     task = Task.read(make_task(toml=toml))
-    assert task.unknown_keys == sorted([*unknown, "tags", "task.id"])
+    described = ["difficulty_explanation", "expert_time_estimate_hours", "tags", "task.id"]
+    assert task.unknown_keys == sorted([*unknown, *described])
     assert [each.partition(" ")[0] for each in task.unsupported] == task.refused_keys == unknown
     allowed = task.with_access((), ignored_keys=("environment.*", "colour"))
     assert (allowed.refused_keys, allowed.hash) == (["agent.mood"], task.hash)
