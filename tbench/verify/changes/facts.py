@@ -114,6 +114,7 @@ _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
+_IN_HOME = re.compile(rf"(?:~|\$HOME|\$\{{HOME\}})({_ABSOLUTE.pattern})")
 _MAX_LINKS = 8
 _NOT_WORK = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
 
@@ -184,6 +185,8 @@ class Tests:
     workdir: str = "/"
     files: frozenset[str] = frozenset()
     """Names of the test files."""
+    home: str = "/root"
+    """Home of the agent's user, which an instruction may call `~`."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Targets of the agent's links, which the tests follow."""
 
@@ -211,7 +214,8 @@ class Tests:
     @cached_property
     def asked_for(self) -> frozenset[str]:
         """Words and absolute paths of the instruction: they may name what the agent has to make."""
-        paths = (path.rstrip(".") for path in _ABSOLUTE.findall(self.instruction))
+        at_home = (f"{self.home}{path}" for path in _IN_HOME.findall(self.instruction))
+        paths = (path.rstrip(".") for path in (*_ABSOLUTE.findall(self.instruction), *at_home))
         return frozenset(_words([self.instruction])) | frozenset(paths)
 
     def asks_for(self, path: str) -> bool:

@@ -312,4 +312,6 @@ def _tests(task: Task, workdir: str) -> Tests:
     )
     files = frozenset(basename(name) for name, entry in task.tests.items() if entry.data is not None)
     script = task.test_script.decode("utf-8", "replace")
-    return Tests(script, texts, task.instruction, workdir.rstrip("/") or "/", files - {"test.sh"})
+    user = str(task.file.agent.user or "root")
+    home = "/root" if user == "root" else f"/home/{user}"
+    return Tests(script, texts, task.instruction, workdir.rstrip("/") or "/", files - {"test.sh"}, home)

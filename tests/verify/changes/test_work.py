@@ -36,6 +36,12 @@ def test_files_that_the_instruction_names_are_work() -> None:
     assert copied("/etc/nsswitch.conf", instruction="Edit /etc/nsswitch.conf.") == ["/etc/nsswitch.conf"]
 
 
+@pytest.mark.parametrize("home", ["~", "$HOME", "${HOME}"])
+def test_files_that_the_instruction_names_in_a_home_are_work(home: str) -> None:
+    assert copied("/root/.ssh/id_rsa", instruction=f"Put a key into `{home}/.ssh/id_rsa`.") == ["/root/.ssh/id_rsa"]
+    assert copied("/root/.ssh/config", instruction=f"Put a key into `{home}/.ssh/id_rsa`.") == []
+
+
 def test_a_path_with_a_sign_and_everything_below_it_is_not_copied() -> None:
     seen = container({"/app/json": b"", "/app/json/__init__.py": b"x", "/app/jsonl": b"x"})
     assert work_of(seen, [Sign("module-shadowed", "/app/json", "")]) == (["/app/jsonl"], [])
