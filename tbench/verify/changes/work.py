@@ -10,7 +10,8 @@ from tbench.verify.changes.facts import ContainerFacts, Sign
 from tbench.verify.changes.system import is_system, matches_oracle, may_be_copied, may_shadow
 
 _NEVER_COPIED = re.compile(
-    r"/(?:proc|sys|dev|run|tests|logs|solution|boot|opt/tbench|\.tbench-[^/]*)(?:/.*)?|/\.dockerenv|.*/__pycache__(?:/.*)?"
+    r"/(?:proc|sys|dev|run|tests|logs(?!/artifacts/)|solution|boot|opt/tbench|\.tbench-[^/]*)(?:/.*)?"
+    r"|/\.dockerenv|.*/__pycache__(?:/.*)?"
 )
 _MAX_LENGTH, _MAX_DEPTH = 3800, 256
 """Limits of a path: characters, and number of parts."""

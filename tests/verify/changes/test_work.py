@@ -16,7 +16,7 @@ def copied(*paths: str, **parts: str) -> list[str]:
 @pytest.mark.parametrize(
     "path",
     ["/app/x", "/srv/lab/x", "/tmp/x", "/home/anna/x", "/root/x", "/opt/x", "/etc/nginx/x",
-     "/usr/local/bin/mytool", "/usr/local/share/x", "/var/www/x", "/var/lib/app/db"],
+     "/usr/local/bin/mytool", "/usr/local/share/x", "/var/www/x", "/var/lib/app/db", "/logs/artifacts/x"],
 )  # fmt: skip
 def test_work_is_copied(path: str) -> None:
     assert copied(path) == [path]
@@ -25,8 +25,8 @@ def test_work_is_copied(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/usr/bin/jq", "/usr/lib/python3.11/json/x.py", "/root/.bashrc", "/home/anna/.profile",
-     "/proc/x", "/tests/x", "/logs/verifier/x", "/solution/x", "/usr/local/bin/python3", "/etc/nsswitch.conf",
-     "/var/lib/dpkg/status", "/app/__pycache__/x.pyc"],
+     "/proc/x", "/tests/x", "/logs/verifier/x", "/logs/agent/x", "/solution/x", "/usr/local/bin/python3",
+     "/etc/nsswitch.conf", "/var/lib/dpkg/status", "/app/__pycache__/x.pyc"],
 )  # fmt: skip
 def test_the_system_and_its_hooks_are_not_copied(path: str) -> None:
     assert copied(path) == []
