@@ -249,6 +249,8 @@ _ADDRESS = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::|[\"'],\s*)(\d{
 _CODE = (".py", ".sh", ".js", ".ts", ".rb", ".go")
 _SERVES = re.compile(r"\.bind\(|\.listen\(|HTTPServer|http\.server|serve_forever")
 _EXAMPLE = re.compile(r"\bexample|\be\.g\.|\bsuch as\b|\bformat\b", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"(?:\{[\w ]+\}|<[\w ]+>)([\w.+-]{2,}\w)")
+"""A name of which the instruction gives the end only: `{module}_pb2.py`."""
 _FILE = re.compile(r"(?<![\w/.:-])(/(?:[\w@+-][\w.@+-]*/)*[\w@+-][\w@+.-]*\.[A-Za-z]\w{0,9})\b(?![\w/*{<-])")
 
 
@@ -264,14 +266,15 @@ def instruction_hints(texts: TaskTexts) -> Iterator[Hint]:
 def _unmentioned_paths(texts: TaskTexts) -> Iterator[Hint]:
     seen: set[str] = set()
     scripts = "\n".join(text for file, text in texts.tests.items() if file.endswith(".sh"))
+    ends = tuple(_PLACEHOLDER.findall(texts.instruction))
     for file, text in texts.tests.items():
         for path, line in expected_paths(text) if file.endswith(".py") else ():
             name = path.rstrip("/").rpartition("/")[2]
             if path in seen or not is_agent_path(path) or (texts.has_unknown_files and path.count("/") > 2):
                 continue
             seen.add(path)
-            if name in scripts:
-                continue  # the script may create it
+            if name in scripts or name.endswith(ends):
+                continue  # the script may create it, or the instruction leaves a part of its name open
             if name not in texts.instruction and not texts.is_in_environment(name):
                 yield Hint(
                     texts.path / "tests" / file,

@@ -50,8 +50,11 @@ def test_a_path_that_the_tests_want_and_no_one_names(make_task: MakeTask, python
     line = next(number for number, text in enumerate(python.splitlines(), 1) if "result.csv" in text)
     expected = f"line {line}: /app/result.csv: not in the instruction, and not in the environment"
     assert told(path) == [f"tests/test_outputs.py: {expected}"]
-    (path / "instruction.md").write_text("Write `result.csv`.\n")
-    assert told(path) == []
+    for named in ("`result.csv`", "{kind of number}sult.csv", "<kind>sult.csv"):
+        (path / "instruction.md").write_text(f"Write {named}.\n")
+        assert told(path) == []
+    (path / "instruction.md").write_text("Do it for {kind}sets.csv.\n")
+    assert told(path) != []
     (path / "instruction.md").write_text("Do it.\n")
     (path / "environment" / "result.csv").touch()
     assert told(path) == []
