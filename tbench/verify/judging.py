@@ -178,7 +178,7 @@ class Judge:
         # Paths that were not copied may explain a failure, but do not count against a pass. For other signs it is the
         # other way round.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
-        holding = [sign for sign in relevant if holds_in_fresh(sign, seen)]
+        holding = [sign for sign in relevant if holds_in_fresh(sign, seen, is_apart=is_apart)]
         others = sign_lines(sign for sign in relevant if sign not in holding)
         signs = (*sign_lines(holding), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in others))
         # After an earlier verifier, its own files are at these paths.

@@ -24,16 +24,16 @@ _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
 """Kinds of signs about paths that are not copied, or only in part."""
-KINDS_IN_FRESH = frozenset({"hosts"})
-"""Kinds of signs that hold in a fresh container, too."""
+KINDS_ON_NETWORK = frozenset({"hosts"})
+"""Kinds of signs that hold in a fresh container, too, if it is on the agent's network, with the same host names."""
 
 Work = tuple[list[str], list[str]]
 """Paths to copy, and paths to remove."""
 
 
-def holds_in_fresh(sign: Sign, seen: ContainerFacts) -> bool:
-    """Whether a sign holds in a fresh container, too."""
-    return sign.kind in KINDS_IN_FRESH or seen.tests.names_file(sign.path)
+def holds_in_fresh(sign: Sign, seen: ContainerFacts, *, is_apart: bool = False) -> bool:
+    """Whether a sign holds in a fresh container, too, which may be apart from the agent's network."""
+    return (sign.kind in KINDS_ON_NETWORK and not is_apart) or seen.tests.names_file(sign.path)
 
 
 def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:

@@ -20,7 +20,7 @@ from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign, sign_lines
 from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import replaced_paths
-from tbench.verify.changes.work import KINDS_IN_FRESH
+from tbench.verify.changes.work import KINDS_ON_NETWORK
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
@@ -37,7 +37,7 @@ def tampering_paths(
             sign.path
             for sign in signs
             if not is_weak(sign.kind)
-            and sign.kind not in KINDS_IN_FRESH
+            and sign.kind not in KINDS_ON_NETWORK
             and not (sign.path in requested or asks_for(sign.path))
         )
     )
