@@ -399,16 +399,29 @@ def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[Nightl
         lane = lane_of.get(run.row.path)
         own_key = ("lane", lane.name) if lane is not None else ("model", run.row.model or "", run.row.fingerprint)
         grouped[own_key].append(run)
-    names = Counter(_series_name(key, found) for key, found in grouped.items())
+    named = _series_names(grouped)
+    names = Counter(named.values())
     for key, found in grouped.items():
-        lane = lane_of.get(found[0].row.path)
-        name = _series_name(key, found)
+        lane, name = lane_of.get(found[0].row.path), named[key]
         own = slug(name if names[name] == 1 else f"{name} {' '.join(key)}")
         yield _one_series(history, tuple(reversed(found)), lane, name, own, "\n".join(key))
 
 
-def _series_name(key: Sequence[str], runs: Sequence[SiteRun]) -> str:
-    return key[1] or runs[0].row.agent or runs[0].row.name
+def _series_names(grouped: Mapping[tuple[str, ...], Sequence[SiteRun]]) -> dict[tuple[str, ...], str]:
+    """Return the name of each series: lane or model, and the agent where series of that name have several."""
+    names = {key: key[1] or runs[0].row.agent or runs[0].row.name for key, runs in grouped.items()}
+    agents: defaultdict[str, set[str | None]] = defaultdict(set)
+    for key, name in names.items():
+        agents[name].add(grouped[key][0].row.agent)
+    return {
+        key: name_with_agent(name, grouped[key][0].row.agent) if len(agents[name]) > 1 else name
+        for key, name in names.items()
+    }
+
+
+def name_with_agent(name: str, agent: str | None) -> str:
+    """Return the name of a series whose model has series with other agents, too."""
+    return f"{name} with {agent}" if agent and agent != name else name
 
 
 def _one_series(

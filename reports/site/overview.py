@@ -13,7 +13,7 @@ from reports.charts import sparkline
 from reports.page_frame import Crumb, page
 from reports.page_paths import OVERVIEW, SERIES
 from reports.site.changes import ScoreChange, known_differences, score_change
-from reports.site.content import RunSeries, Site, SiteRun
+from reports.site.content import RunSeries, Site, SiteRun, name_with_agent
 from reports.site.night import night_lines
 from reports.site.series import chart_legend, history_chart
 from reports.site.states import RunState, drop_text, progress_text, score_text, state_of
@@ -106,7 +106,7 @@ def _row(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> Seri
 def _about(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> Iterator[str]:
     """Yield the model of a nightly series, the agent, and the differences from another series of the same name."""
     for word in (run.row.model if series.is_nightly else None, run.row.agent):
-        if word and word != series.name:
+        if word and series.name not in (word, name_with_agent(run.row.model or "", word)):
             yield word
     if namesake is not run:
         differing = [name for name, _ in known_differences(site, namesake, run)]

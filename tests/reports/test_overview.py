@@ -81,6 +81,20 @@ def test_several_agents_of_models_make_a_matrix(tmp_path: Path) -> None:
     assert "Models and datasets" not in words
 
 
+def test_nights_and_series_name_the_agents_of_a_model(tmp_path: Path) -> None:
+    for number, agent in enumerate(["codex@1", "claude-code@2"]):
+        write_night(tmp_path, number, usual(0), model="a", agent=agent)
+    write_night(tmp_path, 2, usual(0), model="b", agent="codex@1")
+    words = read(tmp_path).words
+    nights = words[words.index("Latest nights") :]
+    for name in ("a with codex@1 83.3 %", "a with claude-code@2 83.3 %", "first run b 83.3 %"):
+        assert name in nights
+    # The line of a series does not say its agent twice.
+    scores = words[words.index("Scores") : words.index("Latest nights")]
+    assert scores.count("claude-code@2") == 1
+    assert scores.count("codex@1") == 2
+
+
 def test_one_agent_needs_no_matrix(tmp_path: Path) -> None:
     for number, model in enumerate("ab"):
         write_night(tmp_path, number, usual(0), model=model)
