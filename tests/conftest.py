@@ -345,6 +345,6 @@ def pulled() -> Pull:
 
     def pull_or_skip(name: str) -> None:
         if why := pull_once(name):
-            pytest.skip(why)
+            (pytest.skip if "cannot be had" in why or "no npm here" in why else pytest.fail)(why)
 
     return pull_or_skip

@@ -10,22 +10,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tbench.agents.packages import require_package
+from tbench.agents.packages import _directory
 from tbench.agents.recipe import load_recipe
-from tbench.errors import UsageError
+from tbench.files import cache_home
+from tbench.locks import hold_lock
 
+PULL_SEC = 900.0
 Pull = Callable[[str], None]
 """Pulls an agent, and skips the test if its registry is away."""
 
 
 def pull(name: str) -> str:
-    """Pull an agent if it is not here, and return why that failed; empty if it did not."""
-    try:
-        require_package(load_recipe(name), name)
-    except UsageError:
-        command = [sys.executable, "-m", "tbench", "agent", "pull", name]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        return "" if done.returncode == 0 else done.stderr.strip()
+    """Have an agent's package in this session's cache, and return why that failed; empty if it did not.
+
+    The package is kept in a folder that all test sessions of this machine share: TBENCH_TEST_CACHE, by default beside
+    the user's own cache.
+    """
+    own = _directory(load_recipe(name))
+    default = cache_home({**os.environ, "TBENCH_CACHE": ""}).with_name("tbench-tests")
+    shared = Path(os.environ.get("TBENCH_TEST_CACHE") or default).absolute()
+    shared.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "tbench", "agent", "pull", name]
+    environment = {**os.environ, "TBENCH_CACHE": str(shared)}
+    with (shared / "pulling").open("w") as file, hold_lock(Path(file.name), file.fileno(), PULL_SEC):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PULL_SEC, env=environment, check=False)
+    if done.returncode:
+        return done.stderr.strip()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.symlink_to(shared / own.relative_to(cache_home()))
     return ""
 
 
