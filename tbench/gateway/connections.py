@@ -25,6 +25,9 @@ _CHUNK = 1 << 16
 _LARGEST_FRAME = 1 << 20
 _MAX_UNREAD = 40 << 20
 """Maximum number of bytes that a server may leave unread; then the connection that exceeds it is closed."""
+_MAX_OPEN = 128
+"""Maximum number of connections of one sandbox. The program allows fewer, but an agent that runs as its user can write
+to its output."""
 _START_SEC = 30.0
 _UNREACHABLE_SEC = 120.0
 """Longest time for which the sandbox may be out of reach."""
@@ -122,6 +125,9 @@ class Connections:
                 number, payload = frame
                 writer = self._open.get(number)
                 if payload and writer is None:
+                    if len(self._open) >= _MAX_OPEN:
+                        await stream.write(_FRAME.pack(number, 0))
+                        continue
                     writer = await self._accept(stream, number)
                 if writer is None or writer.is_closing():
                     continue

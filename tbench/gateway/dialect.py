@@ -213,6 +213,26 @@ def function(name: object, description: object, parameters: object) -> dict[str,
 
 
 @dataclass
+class _Parts:
+    """Parts of one message. They are joined once: joining at each part would copy a long text again and again."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    call_id: str | None = None
+
+    def message(self) -> Message:
+        return Message(
+            role=self.role,
+            content=_joined(self.texts),
+            reasoning=_joined(self.reasoning) or None,
+            tool_calls=tuple(self.calls),
+            tool_call_id=self.call_id,
+        )
+
+
+@dataclass
 class Conversation:
     """Messages in the form that every chat template takes.
 
@@ -220,53 +240,45 @@ class Conversation:
     joined, because many templates require alternating roles, and the parts of a reply belong together.
     """
 
-    _messages: list[Message] = field(default_factory=list)
+    _messages: list[_Parts] = field(default_factory=list)
 
     def add_instruction(self, text: str) -> None:
         """Add text of a system or developer message."""
-        if all(message.role == "system" for message in self._messages):
-            self._join("system", text)
-        else:
-            self._join("user", text)
+        self._add("system" if all(each.role == "system" for each in self._messages) else "user", text)
 
     def add_user(self, text: str) -> None:
-        self._join("user", text)
+        self._add("user", text)
 
     def add_output(self, call_id: str, text: str) -> None:
         """Add the result of a tool."""
-        self._messages.append(Message(role="tool", content=text, tool_call_id=call_id))
+        self._messages.append(_Parts("tool", [text], call_id=call_id))
 
     def add_reply(self, text: str = "", reasoning: str = "", calls: Iterable[ToolCall] = ()) -> None:
         """Add a part of a reply; parts in a row are one reply."""
-        last = self._messages[-1] if self._messages else None
-        if last is None or last.role != "assistant":
-            self._messages.append(
-                Message(role="assistant", content=text, reasoning=reasoning or None, tool_calls=tuple(calls))
-            )
-            return
-        update = {
-            "content": _joined(last.content, text),
-            "reasoning": _joined(last.reasoning or "", reasoning) or None,
-            "tool_calls": (*last.tool_calls, *calls),
-        }
-        self._messages[-1] = last.model_copy(update=update)
+        reply = self._last("assistant")
+        reply.texts.append(text)
+        reply.reasoning.append(reasoning)
+        reply.calls.extend(calls)
 
     def finish(self) -> tuple[Message, ...]:
         """Return the messages. Raises BadRequest if there are none."""
-        if not any(message.role != "system" for message in self._messages):
+        if all(each.role == "system" for each in self._messages):
             raise BadRequest("the request has no message")
-        return tuple(self._messages)
+        return tuple(each.message() for each in self._messages)
 
-    def _join(self, role: Literal["system", "user"], text: str) -> None:
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last.role == role:
-            self._messages[-1] = last.model_copy(update={"content": _joined(last.content, text)})
-        elif text:
-            self._messages.append(Message(role=role, content=text))
+    def _add(self, role: Literal["system", "user"], text: str) -> None:
+        if text:
+            self._last(role).texts.append(text)
+
+    def _last(self, role: Literal["system", "user", "assistant"]) -> _Parts:
+        """Return the last message if it has this role, else a new one."""
+        if not self._messages or self._messages[-1].role != role:
+            self._messages.append(_Parts(role))
+        return self._messages[-1]
 
 
-def _joined(before: str, after: str) -> str:
-    return f"{before}\n\n{after}" if before and after else before or after
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import json
+import logging
 import time
 import uuid
 from collections import Counter
@@ -22,6 +22,7 @@ from tbench.gateway.chat import ChatDialect
 from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, Refused
 from tbench.gateway.messages import MessagesDialect
 from tbench.gateway.responses import ResponsesDialect
+from tbench.text import one_line
 
 Ask = Callable[[Sequence[Message], int, Sequence[Mapping[str, Any]]], Awaitable[Reply]]
 """Asks the model: messages, max_tokens, tools. Raises ContextLimitReached."""
@@ -33,6 +34,9 @@ DIALECTS: Mapping[str, Dialect] = {
 """Dialects by path below `/v1`."""
 LARGEST_BODY = 32 << 20
 """Maximum number of bytes of a request, unpacked."""
+MOST_PARTS = 200_000
+"""Maximum number of lists, objects and further values of them in a request, and of halves of characters. Reading them
+blocks all trials; the bytes of a long text do not."""
 MAX_AT_ONCE = 16
 """Maximum number of requests of one trial in memory; further ones wait unread."""
 _SHARE = 0.1
@@ -46,6 +50,8 @@ _QUIET_SEC = 10.0
 """Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
 _TOKENS_PER_BYTE = 0.3
 """Estimate before the server has counted a prompt."""
+_UNHEARD = logging.Logger("requests of agents", level=logging.CRITICAL + 1)
+"""An agent that sends nonsense must not fill the screen; `failure` has what is a bug."""
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -73,7 +79,7 @@ class Gateway:
         and so had no usable action."""
         self.failure: Exception | None = None
         """First unexpected exception, which is a bug."""
-        self.serve = web.Server(self._handle, access_log=None)
+        self.serve = web.Server(self._handle, access_log=None, logger=_UNHEARD)
 
     async def close(self) -> None:
         """End all connections and pending requests."""
@@ -229,21 +235,27 @@ def _size(asked: ModelRequest) -> int:
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    """Read a request's body. Raises Refused if it is too large."""
+    """Read a request's body. Raises Refused if it is too large or cannot be unpacked."""
     too_large = Refused(f"a request has at most {LARGEST_BODY >> 20} MB", "too_large")
     if (request.content_length or 0) > LARGEST_BODY:
         raise too_large
     body = bytearray()
-    with contextlib.suppress(ConnectionError):
+    try:
         async for piece in request.content.iter_any():
             body += piece
             if len(body) > LARGEST_BODY:
                 raise too_large
+    except web.RequestPayloadError as error:
+        raise BadRequest(f"the body cannot be read: {one_line(str(error), 200)}") from None
+    except ConnectionError:
+        pass
     return bytes(body)
 
 
 def _parse(body: bytes) -> Mapping[str, Any]:
     """Return the JSON object in a body. Raises BadRequest for anything else."""
+    if _has_too_many_parts(body):
+        raise BadRequest(f"the body has more than {MOST_PARTS} values")
     try:
         data = json.loads(body.decode(), parse_constant=_refuse_constant)
         if b"\\ud" in body or b"\\uD" in body:
@@ -254,6 +266,22 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadRequest("the body is not a JSON object")
     return data
+
+
+def _has_too_many_parts(body: bytes) -> bool:
+    """Whether a JSON text has more than MOST_PARTS parts, found without parsing it."""
+    if body.count(b"\\ud") + body.count(b"\\uD") > MOST_PARTS:
+        return True
+    if _marks(body) <= MOST_PARTS:  # also with those in texts
+        return False
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 4 * MOST_PARTS:  # each part has at most a name and a text
+        return True
+    return _marks(b"".join(unescaped.split(b'"')[::2])) > MOST_PARTS
+
+
+def _marks(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 def _refuse_constant(name: str) -> float:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +11,6 @@ from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import ByteStream, LocalProcess
 from tbench.gateway import connections
 from tbench.gateway.connections import Connections
-
-SOURCE = Path(__file__).parents[2] / "images" / "tools" / "gateway.c"
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler here; the program is tried in containers")
-    made = tmp_path_factory.mktemp("gateway") / "gateway"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", made, SOURCE], check=True)
-    return str(made)
 
 
 class Echo(asyncio.Protocol):

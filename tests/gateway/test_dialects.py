@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,12 @@ def test_fields_of_real_agents_that_have_no_effect_are_known(agent: str, unused:
     body = Body(recorded(f"{agent}-1"))
     DIALECTS[agent].read(body)
     assert body.unused == unused
+
+
+@pytest.mark.parametrize("dialect", [MessagesDialect(), ResponsesDialect()])
+def test_the_time_to_join_messages_grows_with_their_length_only(dialect: Dialect) -> None:
+    said = [{"role": "user", "content": "x" * 1000}] * 19_000
+    began = time.thread_time()
+    (message,) = dialect.read({"max_tokens": 5, "messages": said, "input": said}).messages
+    assert time.thread_time() - began < 1
+    assert len(message.content) == 19_000 * 1002 - 2

@@ -262,3 +262,32 @@ async def test_tokens_are_estimated_by_what_the_server_has_counted() -> None:
         await session.post("/v1/messages", json=body)
         async with session.post("/v1/messages/count_tokens", json=body) as response:
             assert (await response.json())["input_tokens"] == 50
+
+
+@pytest.mark.parametrize("value", ["1,", '"\\"[",', '"\\ud800",'])
+async def test_a_body_of_very_many_values_is_refused_and_a_long_text_is_not(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_PARTS", 100)
+    model = Model()
+    async with serving(model) as session:
+        for number, status in ((1, 200), (50, 200), (150, 400)):
+            body = {**CHAT, "messages": [{"role": "user", "content": '[{"a", \\'}] * 4}
+            data = json.dumps(body)[:-1] + f', "metadata": [{value * number}0]}}'
+            async with session.post("/v1/chat/completions", data=data) as response:
+                assert response.status == status, number
+        text = {**CHAT, "messages": [{"role": "user", "content": '[{"a",\\' * 1000}]}
+        async with session.post("/v1/chat/completions", json=text) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("kind", ["gzip", "deflate"])
+async def test_a_body_that_cannot_be_unpacked_is_refused(kind: str) -> None:
+    model = Model()
+    headers = {"Content-Encoding": kind}
+    async with (
+        serving(model) as session,
+        session.post("/v1/chat/completions", data=b"nonsense", headers=headers) as response,
+    ):
+        assert response.status == 400
+        assert "cannot be read" in await response.text()
