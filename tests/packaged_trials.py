@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tbench.agents.packages import _directory
-from tbench.agents.recipe import load_recipe
+from tbench.agents.recipe import known_recipes, load_recipe
 from tbench.files import cache_home
 from tbench.locks import hold_lock
 
 PULL_SEC = 900.0
+TOOL_CALLERS = [name for name in known_recipes() if load_recipe(name).calls_tools]
 Pull = Callable[[str], None]
 """Pulls an agent, and skips the test if its registry is away."""
 

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import time
 import uuid
 from collections import Counter
@@ -22,7 +23,6 @@ from tbench.gateway.chat import ChatDialect
 from tbench.gateway.dialect import KEEP_ALIVE, STATUS, Answer, BadRequest, Body, Dialect, ModelRequest, Refused
 from tbench.gateway.messages import MessagesDialect
 from tbench.gateway.responses import ResponsesDialect
-from tbench.text import one_line
 
 Ask = Callable[[Sequence[Message], int, Sequence[Mapping[str, Any]]], Awaitable[Reply]]
 """Asks the model: messages, max_tokens, tools. Raises ContextLimitReached."""
@@ -37,6 +37,8 @@ LARGEST_BODY = 32 << 20
 MOST_PARTS = 200_000
 """Maximum number of lists, objects and further values of them in a request, and of halves of characters. Reading them
 blocks all trials; the bytes of a long text do not."""
+DEEPEST = 100
+"""Maximum depth of lists and objects in a request. Much deeper ones could not be stored with the trial."""
 MAX_AT_ONCE = 16
 """Maximum number of requests of one trial in memory; further ones wait unread."""
 _SHARE = 0.1
@@ -245,8 +247,8 @@ async def _read_body(request: web.BaseRequest) -> bytes:
             body += piece
             if len(body) > LARGEST_BODY:
                 raise too_large
-    except web.RequestPayloadError as error:
-        raise BadRequest(f"the body cannot be read: {one_line(str(error), 200)}") from None
+    except web.RequestPayloadError:
+        raise BadRequest("the body cannot be read: it is not what its headers say") from None
     except ConnectionError:
         pass
     return bytes(body)
@@ -257,15 +259,34 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     if _has_too_many_parts(body):
         raise BadRequest(f"the body has more than {MOST_PARTS} values")
     try:
-        data = json.loads(body.decode(), parse_constant=_refuse_constant)
+        data = _loads(body.decode())
         if b"\\ud" in body or b"\\uD" in body:
             # Programs in JavaScript may cut a text between the halves of a character, which no file can hold.
-            data = json.loads(without_lone_surrogates(json.dumps(data, ensure_ascii=False)))
+            data = _loads(without_lone_surrogates(json.dumps(data, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body is not a JSON object")
+    if _is_deeper(data, DEEPEST):
+        raise BadRequest(f"the body is nested more than {DEEPEST} deep")
     return data
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _finite(digits: str) -> float:
+    return number if math.isfinite(number := float(digits)) else _refuse_constant(digits)
+
+
+def _is_deeper(data: object, most: int) -> bool:
+    level = [data]
+    for _ in range(most):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        if not (level := [value for values in inner for value in values]):
+            return False
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _has_too_many_parts(body: bytes) -> bool:
@@ -285,4 +306,4 @@ def _marks(body: bytes) -> int:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name[:40]} is not a number of JSON")

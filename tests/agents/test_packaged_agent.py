@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from conftest import MakeTask
 from own_podman import own_podman
-from packaged_trials import Pull, run, trajectory
+from packaged_trials import TOOL_CALLERS, Pull, run, trajectory
 from ray_cluster import ray_nodes, require_ray
 from results_on_disk import results_in
 from shell_agents import write_recipe
 from tool_calling_server import SUBMIT, ToolCallingServer
 
-from tbench.agents.recipe import known_recipes, load_recipe
+from tbench.agents.recipe import load_recipe
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.own_images import recipe_hash
 from tbench.sandbox.owner import LABEL_DIRECTORY
@@ -262,7 +262,6 @@ def solution_of(task: str) -> Sequence[str]:
 
 PATIENT = ("--timeout-multiplier", "5")
 """These agents start for minutes where other tests take the processors."""
-TOOL_CALLERS = [name for name in known_recipes() if load_recipe(name).calls_tools]
 
 
 @pytest.mark.slow

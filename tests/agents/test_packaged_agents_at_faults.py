@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from packaged_trials import Pull, run, trajectory
+from packaged_trials import TOOL_CALLERS, Pull, run, trajectory
+from results_on_disk import results_in
 from tool_calling_server import ToolCallingServer, called
 
 import tbench
@@ -19,7 +21,6 @@ from tbench.config.settings import RunConfig
 from tbench.serving import JsonHandler
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-AGENTS = ("claude-code", "codex", "mini-swe-agent")
 TOML = "[agent]\ntimeout_sec = {seconds}\n[environment]\nmemory_mb = 1024\nallow_internet = false\n"
 OUTAGE_SEC = 60.0
 
@@ -56,7 +57,7 @@ class AwayServer(ToolCallingServer):
         return True
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_a_minute_without_an_endpoint_is_sat_out_and_costs_the_agent_no_time(agent: str, try_agent: Try) -> None:
     server = AwayServer(["ls /app", "touch /app/done"])
     # The task's time alone would not suffice.
@@ -66,6 +67,45 @@ def test_a_minute_without_an_endpoint_is_sat_out_and_costs_the_agent_no_time(age
     assert server.refused > 3
     # The agent itself has asked once for each reply: it has noticed nothing.
     assert result["steps"] == 3
+
+
+class HoldingServer(ToolCallingServer):
+    """Does not answer the first request of the second turn."""
+
+    is_asked: threading.Event
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        if turn != 1 or self.is_asked.is_set():
+            return False
+        self.is_asked.set()
+        handler.close_connection = True
+        time.sleep(5)  # the run is killed meanwhile
+        return True
+
+
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
+def test_a_killed_run_goes_on_with_a_new_agent_that_gets_the_recorded_replies(
+    agent: str, tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull
+) -> None:
+    pulled(agent)
+    server = HoldingServer(["ls /app", "touch /app/done"])
+    server.is_asked = threading.Event()
+    tasks, folder = make_task(toml=TOML.format(seconds=1500)).parent, tmp_path / "run"
+    command = [sys.executable, "-m", "tbench", "run", str(tasks), "--agent", agent, "--verify", "shared"]
+    with server:
+        command += ["--base-url", server.base_url, "--retries", "0", "--output", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+            assert server.is_asked.wait(600)
+            running.kill()
+        resume = [sys.executable, "-m", "tbench", "resume", str(folder)]
+        done = subprocess.run(resume, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = (each for each in results_in(folder) if each.final)
+    assert (result.error, result.reward, result.steps) == (None, 1.0, 3)
+    assert [each.how for each in result.went_on] == ["replayed"]
+    # The first reply was not asked for again.
+    turns = [sum(message["role"] == "assistant" for message in body["messages"]) for body in asked(server)]
+    assert turns.count(0) == 1
 
 
 class BusyServer(ToolCallingServer):
@@ -81,7 +121,7 @@ class BusyServer(ToolCallingServer):
         return True
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_a_busy_endpoint_is_asked_again_when_it_says(agent: str, try_agent: Try) -> None:
     server = BusyServer(["ls /app", "touch /app/done"])
     server.asked_at = []
@@ -104,7 +144,7 @@ class CuttingServer(ToolCallingServer):
         return True
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try, tmp_path: Path) -> None:
     result = try_agent(agent, CuttingServer(["touch /app/done"]))
     assert (result["error"], result["reward"]) == (None, 1.0)
@@ -112,7 +152,7 @@ def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: 
     assert [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]] == [False] + [True] * (result["steps"] - 1)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_a_command_that_no_rule_allows_never_reaches_an_agent(agent: str, try_agent: Try, tmp_path: Path) -> None:
     rules = tmp_path / "rules.txt"
     rules.write_text("touch .*\necho COMPLETE.*\n")
@@ -125,7 +165,7 @@ def test_a_command_that_no_rule_allows_never_reaches_an_agent(agent: str, try_ag
     assert "gone" not in str(found["messages"][-1])
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_a_trial_is_forked_by_replaying_its_first_replies_to_a_new_agent(
     agent: str, try_agent: Try, tmp_path: Path
 ) -> None:
@@ -185,7 +225,9 @@ class LongServer(ToolCallingServer):
         return called(body, self.turns, command)
 
 
-@pytest.mark.parametrize(("agent", "longest"), [("claude-code", 32_000), ("codex", 16_000)])
+@pytest.mark.parametrize(
+    ("agent", "longest"), [("claude-code", 32_000), ("codex", 16_000), ("opencode", 32_000), ("qwen-code", 32_000)]
+)
 def test_an_agent_whose_context_is_full_compacts_its_conversation_and_goes_on(
     agent: str, longest: int, tmp_path: Path, try_agent: Try
 ) -> None:
@@ -200,13 +242,13 @@ def test_an_agent_whose_context_is_full_compacts_its_conversation_and_goes_on(
     assert 0 < len(calls) < 9
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_the_limit_of_steps_ends_an_agent(agent: str, try_agent: Try) -> None:
     result = try_agent(agent, ToolCallingServer(["ls /app"] * 9), "--steps", "2")
     assert (result["error"], result["outcome"], result["steps"]) == (None, "step_limit", 2)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_the_limit_of_written_tokens_ends_an_agent(agent: str, try_agent: Try) -> None:
     server = ToolCallingServer(["ls /app"] * 9)
     result = try_agent(agent, server, "--max-completion-tokens", "50")  # 20 are counted for each reply

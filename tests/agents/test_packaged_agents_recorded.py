@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeTask
-from packaged_trials import Pull, run, trajectory
+from packaged_trials import TOOL_CALLERS, Pull, run, trajectory
 from results_on_disk import results_in
 from tool_calling_server import ToolCallingServer
 
@@ -23,7 +23,7 @@ TOML = "[agent]\ntimeout_sec = 1500\n[environment]\nmemory_mb = 1024\nallow_inte
 COMMANDS = ("ls /etc | head -3", "date; touch /app/done")
 
 
-@pytest.mark.parametrize("agent", ["codex", "mini-swe-agent"])
+@pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_a_cassette_of_an_agent_plays_without_its_endpoint(
     agent: str, tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull
 ) -> None:

@@ -81,7 +81,7 @@ async def test_half_a_character_in_a_request_spoils_neither_question_nor_record(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 async def test_numbers_that_json_does_not_have_are_refused(path: str, number: str) -> None:
     async with gateway_of() as asked:
         body = json.dumps(body_of(path, tools=[tool_of(path, "bash", SCHEMA | {"x": 0.5})])).replace("0.5", number)

@@ -291,3 +291,14 @@ async def test_a_body_that_cannot_be_unpacked_is_refused(kind: str) -> None:
     ):
         assert response.status == 400
         assert "cannot be read" in await response.text()
+
+
+async def test_a_tool_that_could_not_be_stored_with_the_trial_is_refused() -> None:
+    model = Model()
+    async with serving(model) as session:
+        for depth, status in ((server.DEEPEST - 5, 200), (server.DEEPEST, 400)):
+            parameters = '{"a": ' * depth + "[]" + "}" * depth
+            tool = f'{{"type": "function", "function": {{"name": "f", "parameters": {parameters}}}}}'
+            data = json.dumps(CHAT)[:-1] + f', "tools": [{tool}]}}'
+            async with session.post("/v1/chat/completions", data=data) as response:
+                assert response.status == status, await response.text()
