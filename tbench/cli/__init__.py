@@ -130,6 +130,7 @@ def main() -> None:
         # Imported late: it takes longer than all of --help.
         import traceback
 
+        from tbench.cli.printing import print_folded
         from tbench.errors import TbenchError
         from tbench.text import escape_invisible, one_line
 
@@ -137,9 +138,9 @@ def main() -> None:
         if not isinstance(error, TbenchError):
             click.echo(escape_invisible(traceback.format_exc()), err=True, nl=False)
             sys.exit(exit_codes.BUG)
-        click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
+        print_folded(f"tbench: {one_line(str(error), 1000)}", err=True)
         for line in getattr(error, "looked_at", ()):
-            click.echo(f"  {one_line(line)}", err=True)
+            print_folded(f"  {one_line(line)}", err=True)
         sys.exit(exit_codes.USAGE)
 
 
@@ -167,7 +168,8 @@ def _code() -> int:
         return 2
     except click.ClickException as mistake:
         from tbench.cli.parsing.usage_errors import error_line
+        from tbench.cli.printing import print_folded
 
-        click.echo(error_line(mistake), err=True)
+        print_folded(error_line(mistake), err=True)
         return 2
     return 0

@@ -16,13 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import click
-
 from harness.reply_stats import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import print_notice, run_interruptibly
-from tbench.cli.printing import print_json, print_line, print_notes, print_text
+from tbench.cli.printing import print_folded, print_json, print_line, print_notes, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunDocument, RunPlan
@@ -421,7 +419,7 @@ def print_summary(
     # Captured, because the console exits with 1 if the reader has gone.
     with console.capture() as tables:
         render(summary, console, brief=form == "brief")
-    click.echo(tables.get(), nl=False)
+    print_folded(tables.get(), nl=False)
     print_line(f"run directory: {directory}")
     return summary
 

@@ -6,7 +6,9 @@ tbench's own colours and cursor movements come from rich, and from the few funct
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,56 @@ if TYPE_CHECKING:
     from tbench.checked_tests import FailedTest
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
+_GAP = re.compile(r"(?<=\S)  +")
+"""Blanks between two columns."""
 
 
 def print_line(text: str, *, err: bool = False) -> None:
     """Print one line; line breaks in `text` are escaped."""
-    click.echo(visible_line(text), err=err)
+    print_folded(visible_line(text), err=err)
+
+
+def print_folded(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print lines that are safe already; on a terminal, those that are too wide are broken between words."""
+    if columns := _terminal_columns(err=err):
+        text = "\n".join(folded_line(line, columns) for line in text.split("\n"))
+    click.echo(text, err=err, nl=nl)
+
+
+def _terminal_columns(*, err: bool) -> int:
+    """Return the width of the terminal behind stdout or stderr; 0 if it is none."""
+    try:
+        return os.get_terminal_size((sys.stderr if err else sys.stdout).fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def folded_line(line: str, columns: int) -> str:
+    """Break a line between words, with further lines below its last column in the left half, else indented by two.
+
+    A command stays whole, so that it can be copied.
+    """
+    start = line.lstrip(" ")
+    margin = len(line) - len(start)
+    gaps = [gap.end() for gap in _GAP.finditer(_COLOURS.sub("", line)) if gap.end() <= columns // 2]
+    indent = " " * (gaps[-1] if gaps else margin + 2)
+    if _width(line) <= columns or start.startswith("tbench ") or len(indent) > columns // 2:
+        return line
+    lines, blanks, words = [" " * margin], "", start.split(" ")
+    for number, word in enumerate(words):
+        if number and not word:  # several blanks, as between columns
+            blanks += " "
+            continue
+        if not number or _width(lines[-1]) + len(blanks) + 1 + _width(word) <= columns:
+            lines[-1] += f"{blanks} {word}" if number else word
+        else:
+            lines.append(indent + word)
+        blanks = ""
+    return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    return len(_COLOURS.sub("", text))
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
@@ -54,7 +101,7 @@ def print_json(value: object) -> None:
 def print_coloured(lines: Iterable[str]) -> None:
     """Print lines with tbench's own colours; click strips them if the output does not support colours."""
     for line in lines:
-        click.echo(coloured_line(line))
+        print_folded(coloured_line(line))
 
 
 def coloured_line(text: str) -> str:

@@ -142,7 +142,7 @@ def show(trial: str, step: int | None, grep: str | None) -> None:
         raise UsageError(f"--grep {grep}: no match in {found.name}")
     lines = _lines(found, step, pattern)
     if sys.stdout.isatty():
-        click.echo_via_pager((f"{coloured_line(line)}\n" for line in lines), color=True)
+        click.echo_via_pager(f"{coloured_line(line)}\n" for line in lines)  # less obeys colours if LESS lets it
     else:
         print_coloured(lines)
 

@@ -17,7 +17,7 @@ from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import TbenchCommand, flag, option
 from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import Number, OneOf
-from tbench.cli.printing import print_json, print_line, print_notes, print_text
+from tbench.cli.printing import print_folded, print_json, print_line, print_notes, print_text
 from tbench.config.settings import CostConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ format_option = option(
 def print_blocks(form: OutputFormat, blocks: Iterable[Block]) -> None:
     """Print tables and groups of lines, separated by empty lines; lines become list items in Markdown."""
     made = [text for block in blocks if (text := _markdown(block) if form == "markdown" else _plain(block))]
-    click.echo("\n".join(made), nl=False) if form == "table" else print_text("\n".join(made), nl=False)
+    (print_folded if form == "table" else print_text)("\n".join(made), nl=False)
 
 
 def _markdown(block: Block) -> str:
