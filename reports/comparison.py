@@ -158,7 +158,7 @@ def _doubts(*runs: SiteRun) -> Iterator[str]:
 
 def _by_task_and_seed(site: Site, run: SiteRun) -> dict[str, dict[int, TrialRow]]:
     found: defaultdict[str, dict[int, TrialRow]] = defaultdict(dict)
-    for trial in site.history.trials(run.row.path):
+    for trial in site.trials(run):
         found[trial.task][trial.seed] = trial
     return found
 

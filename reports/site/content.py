@@ -17,7 +17,7 @@ from tbench.explaining.trials import Side, side_of
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.history.records import RunReader
-from tbench.history.rows import RunRow
+from tbench.history.rows import RunRow, TrialRow
 from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
@@ -140,6 +140,8 @@ class KeptRuns(RunReader):
         self._summarise = summarise
         self._kept: dict[Path, _KeptRun] = {}
         """The last used run is the last one."""
+        self._results = 0
+        """Number of results of all runs that are held."""
 
     def _run(self, path: Path) -> _KeptRun:
         """Read a run, unless it was read when its files had the same stamp."""
@@ -147,15 +149,16 @@ class KeptRuns(RunReader):
             known = stamp(path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME))
         except OSError:
             known = ""  # reading raises RunUnreadable, with the reason
-        kept = self._kept.pop(path, None)
+        if (kept := self._kept.get(path)) is not None:
+            self._drop(path)
         self._kept[path] = run = kept if kept and kept.stamp == known else _KeptRun(known, read_run(path))
+        self._results += len(run.stored.results)
         while len(self._kept) > _RUNS_KEPT and self._results > _RESULTS_KEPT:
-            del self._kept[next(iter(self._kept))]
+            self._drop(next(iter(self._kept)))
         return run
 
-    @property
-    def _results(self) -> int:
-        return sum(len(each.stored.results) for each in self._kept.values())
+    def _drop(self, path: Path) -> None:
+        self._results -= len(self._kept.pop(path).stored.results)
 
     def stored(self, path: Path) -> StoredRun:
         return self._run(path).stored
@@ -351,6 +354,19 @@ class Site:
         """Return a run as one side of a comparison."""
         rewards = self.rewards(run)
         return ComparedRun(run.row.name, rewards.table, rewards.hashes)
+
+    def trials(self, run: SiteRun) -> tuple[TrialRow, ...]:
+        """Return the final results of a run, which its own page, and comparisons with its neighbours, ask for."""
+        known = self._trials
+        if run.slug not in known:
+            while len(known) >= _RUNS_KEPT:
+                del known[next(iter(known))]
+            known[run.slug] = self.history.trials(run.row.path)
+        return known[run.slug]
+
+    @cached_property
+    def _trials(self) -> dict[str, tuple[TrialRow, ...]]:
+        return {}
 
     @cached_property
     def by_directory(self) -> dict[Path, SiteRun]:

@@ -35,6 +35,7 @@ from tbench.scores.cost import token_price_text
 from tbench.scores.summarise import time_split, trial_status
 from tbench.scores.summary import Status
 from tbench.storage.read_run import StoredRun
+from tbench.storage.run_files import TRIALS_NAME
 from tbench.storage.stored_trial import inspection_commands, rerun_commands
 from tbench.storage.summaries import prices_of
 from tbench.text import counted
@@ -91,9 +92,9 @@ def _trials(run: SiteRun, stored: StoredRun) -> Iterator[_PackedTrial]:
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
         of_task.setdefault(result.task, []).append(result)
-    shown = _ShownRun(run, stored)
+    shown, is_kept = _ShownRun(run, stored), (stored.path / TRIALS_NAME).is_dir()
     for result in (each for found in of_task.values() for each in found):
-        parts = read_sections(stored.path, result)
+        parts = read_sections(stored.path, result, is_kept=is_kept)
         html = shown.page(result, of_task[result.task], parts)
         data = {"html": html, "sections": [_section_data(part) for part in parts]}
         name, texts = trial_name(result.task, result.seed, result.attempt), list(searched_texts(parts))

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 from harness.thoughts import ReplyTexts, step_texts
@@ -172,8 +172,10 @@ class TrialSection:
     """Whether its directory is there."""
 
 
-def read_sections(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
-    """Read the stored files of a trial: a section for each task step, else one."""
+def read_sections(run: Path, result: TrialResult, *, is_kept: bool = True) -> tuple[TrialSection, ...]:
+    """Read the stored files of a trial: a section for each task step, else one. `is_kept`: the run has kept any."""
+    if not is_kept:
+        return tuple(_section(None, *each) for each in zip(result.task_steps, count(1))) or (_NOTHING_KEPT,)
     trial = trial_directory(run, result.task, result.seed, result.attempt)
     if not result.task_steps:
         return (_section(inside_trials(run, trial)),)
@@ -207,6 +209,10 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         verifier=read_verifier(directory / "verifier"),
         notes=(*notes_of_steps, *goes_on, *cast.notes),
     )
+
+
+_NOTHING_KEPT = _section(None)
+"""The section of every trial without task steps in a run whose trials were removed."""
 
 
 def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:

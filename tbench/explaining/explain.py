@@ -103,8 +103,12 @@ class _Explained:
     @cached_property
     def causes(self) -> dict[int, str]:
         """The cause of each failed trial, by the trial's identity."""
-        evidence = (evidence_of(self.side, each, self.limits[each.run], may_read=self.may_read) for each in self.failed)
-        return {id(each.trial): cause_key(each) for each in evidence}
+        known, may_read = self.side.causes, self.may_read
+        for each in self.failed:
+            if (id(each), may_read) not in known:
+                evidence = evidence_of(self.side, each, self.limits[each.run], may_read=may_read)
+                known[id(each), may_read] = cause_key(evidence)
+        return {id(each): known[id(each), may_read] for each in self.failed}
 
     @cached_property
     def confirmed(self) -> Mapping[str, Confirmation]:

@@ -122,6 +122,8 @@ class Side:
     trials: Mapping[str, tuple[Trial, ...]]
     """All planned trials by task, in the order of runs and seeds."""
     notes: tuple[str, ...] = ()
+    causes: dict[tuple[int, bool], str] = field(default_factory=dict, compare=False, repr=False)
+    """Causes found so far, by the trial's identity and whether steps may be read: a site explains each run thrice."""
 
     @property
     def last(self) -> StoredRun:

@@ -281,11 +281,11 @@ class RunHistory:
     def _run_id(self, run: Path | str) -> int:
         """Return the id of a run. Raises UsageError."""
         path = self._paths.to_stored(run.resolve() if isinstance(run, Path) else Path(run))
-        statement = "SELECT id, path FROM runs WHERE path = ? OR name = ? ORDER BY path != ?"
-        rows = self._rows(statement, path, str(run), path)
+        rows = self._rows("SELECT id FROM runs WHERE path = ?", path)
+        rows = rows or self._rows("SELECT id FROM runs WHERE name = ?", str(run))
         if not rows:
             raise UsageError(f"{run}: no such run in the history; `tbench history` lists them")
-        if len(rows) > 1 and rows[0][1] != path:
+        if len(rows) > 1:
             raise UsageError(f"{run}: {len(rows)} runs have this name; give the directory of one")
         return int(rows[0][0])
 

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import fmean, stdev, variance
 from typing import Literal, NamedTuple
 
@@ -191,6 +191,7 @@ def student_t_975(degrees: int) -> float:
     return math.sqrt(degrees * (1.0 - x) / x)
 
 
+@lru_cache(maxsize=4096)  # nights of a benchmark often solve equally many of equally many tasks
 def beta_quantile(q: float, a: float, b: float) -> float:
     """Return the `q`-quantile of the beta distribution."""
     return _bisect(lambda x: incomplete_beta(a, b, x) - q)
