@@ -77,6 +77,7 @@ class Kind:
     meaning: str
 
 
+ABORTED = "aborted"
 REWOUND = "rewound"
 """Error type of an attempt that was rewound to an earlier step."""
 KINDS: dict[str, Kind] = {
@@ -129,7 +130,7 @@ KINDS: dict[str, Kind] = {
         False,
         "your own agent raised an exception or returned no outcome, or a packaged agent failed",
     ),
-    "aborted": Kind(Stage.AGENT, Blame.USER, False, "a person ended the trial"),
+    ABORTED: Kind(Stage.AGENT, Blame.USER, False, "a person ended the trial"),
     REWOUND: Kind(Stage.AGENT, Blame.USER, True, "a person rewound the trial; the next attempt goes on from there"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),

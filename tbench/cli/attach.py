@@ -101,14 +101,16 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
 def _reject_ended_trial(run: Path, trial: str) -> None:
     """Raise UsageError with the outcome of a trial, if its run is over."""
     from tbench.control.listener import SOCKET_NAME
+    from tbench.runs.live.commands import outcome_text
     from tbench.storage.read_run import read_run
 
     if (run / SOCKET_NAME).is_socket():
         return
     for result in read_run(run).results:
         if trial in (f"{result.task}/{result.seed}", result.task):
-            came = f"error {result.error.type}" if result.error else f"reward {result.reward:g}"
-            raise UsageError(f"{run}/{trial}: has ended ({came}); tbench view {run} shows its recording")
+            raise UsageError(
+                f"{run}/{trial}: has ended ({outcome_text(result)}); tbench view {run} shows its recording"
+            )
 
 
 def _print_once(run: Path, trial: str, as_json: bool) -> None:

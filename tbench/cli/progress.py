@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
 from tbench.config.settings import OutputConfig
+from tbench.errors import ABORTED
 from tbench.events import Event, Note, RunStarted, Subscriber, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.reward import canonical, is_solved
@@ -31,7 +32,8 @@ def verdict_words(result: TrialResult) -> str:
     """Describe a trial's result in a few words."""
     if result.error is not None:
         again = "" if result.final else f" (attempt {result.attempt}; retrying)"
-        return f"error {result.error.type}: {result.error.message}{again}"
+        what = "" if result.error.type == ABORTED else f"error {result.error.type}: "
+        return f"{what}{result.error.message}{again}"
     reward = "none" if result.reward is None else f"{result.reward:g}"
     return f"reward {reward} ({result.outcome}, {result.steps} steps)"
 

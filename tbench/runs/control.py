@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.oversight import Decision, Draft, Query, TerminalHandback
 from harness.trajectory import Reply, Trajectory
-from tbench.errors import REWOUND, TrialError
+from tbench.errors import ABORTED, REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.runs.pool import Slots
@@ -276,7 +276,7 @@ class TrialControl:
                 raise
             if self.rewind_to is not None:
                 raise TrialError(REWOUND, f"by hand, to step {self.rewind_to.step}") from None
-            raise TrialError("aborted", "ended by hand") from None
+            raise TrialError(ABORTED, "ended by hand") from None
         finally:
             self._task = None
 

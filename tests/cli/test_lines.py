@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from harness.trajectory import Outcome
-from tbench.cli.progress import JsonLines, PlainLines
+from tbench.cli.progress import JsonLines, PlainLines, verdict_words
+from tbench.errors import TrialError
 from tbench.events import Event, Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
-from tbench.results import TrialResult
+from tbench.results import ErrorInfo, TrialResult
+from tbench.runs.live.commands import outcome_text
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 RESULT = TrialResult(
@@ -50,3 +52,9 @@ def test_machines_get_every_event_without_secrets(capsys: pytest.CaptureFixture[
     assert [json.loads(line)["kind"] for line in lines] == [event.kind for event in EVENTS]
     assert json.loads(lines[3])["text"] == "endpoint away: [key]"
     assert TrialResult.model_validate(json.loads(lines[4])["result"]) == RESULT
+
+
+def test_a_trial_that_a_person_ended_is_not_called_an_error() -> None:
+    ended = {"reward": None, "outcome": None, "error": ErrorInfo.of(TrialError("aborted", "ended by hand"))}
+    result = RESULT.model_copy(update=ended)
+    assert outcome_text(result) == verdict_words(result) == "ended by hand"

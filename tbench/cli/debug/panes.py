@@ -14,6 +14,7 @@ from tbench.cli.attach import crop
 from tbench.cli.debug.keys import LineEditor
 from tbench.cli.printing import failed_test_lines, last_lines
 from tbench.control.wire import DebugEnd, DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
+from tbench.errors import ABORTED
 from tbench.text import counted, escape_invisible, replace_unseen, visible_line
 
 _FILE_LINES = 8
@@ -325,6 +326,8 @@ def file_lines(step: StepSeen) -> Iterator[str]:
 
 def end_words(ended: DebugEnd) -> str:
     """Describe the end of a trial in one line."""
+    if ended.error == ABORTED:
+        return "ended by hand"
     reward = f", reward {ended.reward:g}" if ended.reward is not None else ""
     error = f", {ended.error}" if ended.error else ""
     return f"ended: {ended.outcome or 'without an outcome'}{reward}{error}"

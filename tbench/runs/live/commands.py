@@ -21,7 +21,7 @@ from tbench.control.wire import (
     TerminalViewer,
     TrialUnderWay,
 )
-from tbench.errors import UsageError
+from tbench.errors import ABORTED, UsageError
 from tbench.events import Phase
 from tbench.results import TrialResult
 from tbench.runs.control import RewindPoint, RunControl, TrialControl
@@ -284,7 +284,7 @@ def _prefixing(trial: TrialControl) -> Iterator[None]:
 
 
 def outcome_text(result: TrialResult) -> str:
-    """Return a trial's outcome in two words."""
+    """Return a trial's outcome in a few words; to quit is no error."""
     if result.error is not None:
-        return f"error {result.error.type}"
+        return "ended by hand" if result.error.type == ABORTED else f"error {result.error.type}"
     return f"reward {result.reward:g}" if result.reward is not None else "no verdict"
