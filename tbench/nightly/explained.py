@@ -58,11 +58,12 @@ def _parts(found: Explanation) -> list[dict[str, Any]]:
 
 
 def news_lines(gate: dict[str, Any]) -> list[str]:
-    """Return the lines of a gate's record for people: in an alarm, or if a cause is named, the explanation comes first.
+    """Return the lines of a gate's record for people: in an alarm, or if a cause is named, with the explanation.
 
-    Records of earlier nights have no explanation.
+    The first line says what happened, the second why, and which command to use next. Records of earlier nights have no
+    explanation.
     """
     explained = gate.get("explained") or {}
     is_news = gate.get("state") == "alarm" or explained.get("named")
     said = [explained[key] for key in ("sentence", "server") if explained.get(key)] if is_news else []
-    return [*said, *gate["lines"]]
+    return [*gate["lines"][:1], *said, *gate["lines"][1:]]

@@ -35,7 +35,7 @@ def test_a_drop_is_explained_in_one_sentence_with_its_command(tmp_path: Path) ->
     assert found["named"] and "context full" in found["sentence"]
     assert [part["cause"] for part in found["parts"] if part["named"]] == ["context_full"]
     gate = {**verdict.as_json(), "lines": list(verdict.lines()), "explained": found}
-    assert news_lines(gate)[0] == found["sentence"]
+    assert news_lines(gate)[:2] == [verdict.lines()[0], found["sentence"]]
 
 
 def test_the_command_asks_the_server_of_the_night_where_it_is_started_again() -> None:
@@ -46,7 +46,7 @@ def test_the_command_asks_the_server_of_the_night_where_it_is_started_again() ->
     assert again["command"] == "tbench run -t a --base-url http://127.0.0.1:8000/v1 -m m"
     assert again["sentence"].endswith(again["command"])
     assert again["server"].endswith("goes here): A='b c' serve /ckpt/latest --port 8000")
-    assert news_lines({"state": "alarm", "lines": ["gate"], "explained": again})[1] == again["server"]
+    assert news_lines({"state": "alarm", "lines": ["gate"], "explained": again})[2] == again["server"]
     assert with_server({"sentence": "s", "command": "tbench diff a b"}, "x", "y") == {
         "sentence": "s", "command": "tbench diff a b"
     }  # fmt: skip

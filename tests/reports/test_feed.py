@@ -51,7 +51,7 @@ def test_an_alarm_is_one_entry_however_long_it_stands(tmp_path: Path) -> None:
     assert entry["updated"] == "2026-01-14T22:00:00.000Z"
     assert entry["link"] == "nights/2026-01-14.html"
     assert entry["category"] == "alarm"
-    assert "gate: alarm: C = 8.7 > 5 since 13 Jan 2026" in entry["summary"]
+    assert "gate: alarm: the score dropped by 41.7 ± 6.3 points since 13 Jan 2026" in entry["summary"]
 
 
 def test_the_end_of_an_alarm_is_an_entry_of_its_own(tmp_path: Path) -> None:

@@ -228,6 +228,11 @@ class GateVerdict:
         }
 
     def _headline(self) -> str:
+        if self.drop is not None and self.alarm:
+            drop = self.drop
+            size = f"{100 * abs(drop.moved):.1f} ± {_percent(drop.se)} points"
+            scores = f"{_percent(drop.now)} % over {counted(drop.nights, 'night')}, usually {_percent(drop.base)} %"
+            return f"gate: alarm: the score dropped by {size} since {drop.since.when}: {scores}"
         return "; ".join(filter(None, (f"gate: {self.state}{self._reason()}", self._score())))
 
     def _reason(self) -> str:
@@ -237,8 +242,6 @@ class GateVerdict:
         if self.state == "uncovered":
             covered = f"{100 * self.path[-1].coverage:.0f} % of its trials have a verdict"
             return f": {covered}, so C stays {self.c:.1f}"
-        if self.drop is not None and self.alarm:
-            return f": C = {self.c:.1f} > {self.rule.h:g} since {self.drop.since.when}"
         if self.c > self.rule.h:
             sure = f"{self.below_se:.1f} standard errors below the baseline (an alarm needs {self.rule.min_se:g})"
             return f": C = {self.c:.1f} > {self.rule.h:g}, but the nights since are only {sure}"
@@ -258,8 +261,8 @@ class GateVerdict:
             return ()
         drop = self.drop
         lines = [
-            f"between {_night_text(drop.before)} and {_night_text(drop.since)}, "
-            f"{counted(drop.nights, 'night')} since, {drop.points} points"
+            f"it began between {_night_text(drop.before)} and {_night_text(drop.since)}",
+            f"this night: {'; '.join(filter(None, (f'C = {self.c:.1f} > {self.rule.h:g}', self._score())))}",
         ]
         if self.path[-1].role == "uncovered":
             lines.append("this night has too few verdicts to be judged: the alarm stands")

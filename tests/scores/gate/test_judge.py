@@ -99,9 +99,12 @@ def test_a_quiet_night_is_one_line() -> None:
 
 def test_a_drop_is_reported_with_its_date_its_size_and_its_tasks() -> None:
     verdict = judge(nights(18, dropped_at=14), RULE)
-    head, between, *tasks = verdict.lines()
-    assert head.startswith("gate: alarm: C = 6.2 > 5 since 15 Nov 2026; score 25.0 % (baseline 50.0 %, a night ± ")
-    assert between.startswith("between night-13 (14 Nov 2026) and night-14 (15 Nov 2026), 4 nights since, -25.0 ± 6.")
+    head, between, last, *tasks = verdict.lines()
+    size, _, scores = head.partition(" since 15 Nov 2026: ")
+    assert size.startswith("gate: alarm: the score dropped by 25.0 ± 6.")
+    assert scores == "25.0 % over 4 nights, usually 50.0 %"
+    assert between == "it began between night-13 (14 Nov 2026) and night-14 (15 Nov 2026)"
+    assert last.startswith("this night: C = 6.2 > 5; score 25.0 % (baseline 50.0 %, a night ± ")
     assert [line.split(":")[0].strip() for line in tasks[:3]] == ["task-00", "task-01", "task-02"]
     assert "solved 0 of 4, baseline 7 of 14" in tasks[0]
     assert verdict.since is not None
@@ -224,7 +227,7 @@ def test_fractional_rewards_are_judged_by_their_means() -> None:
     series += [a_night(n, dict.fromkeys(TASKS, (0.1,))) for n in range(12, 16)]
     verdict = judge(series, RULE)
     assert verdict.alarm
-    assert "mean 0.10 over 4 trials, baseline 0.3" in verdict.lines()[2]
+    assert "mean 0.10 over 4 trials, baseline 0.3" in verdict.lines()[3]
 
 
 @pytest.mark.parametrize(("sticky", "least", "most"), [(0.0, 0.0, 0.1), (0.3, 0.2, 0.4), (0.7, 0.55, 0.8)])
