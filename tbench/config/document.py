@@ -106,7 +106,7 @@ class RunDocument(RunPlan):
     schema_version: int = RUN_SCHEMA_VERSION
     status: Status = "running"
     stopped: str | None = None
-    """Why the run stopped itself, if it did."""
+    """Why the run stopped itself, or the planned stop that interrupted it."""
     created_at: str = ""
     resumed_at: tuple[str, ...] = ()
     ended_at: str | None = None

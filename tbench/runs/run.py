@@ -519,7 +519,7 @@ async def execute_run(
         ending = {
             **replies_fields(plan, outcome.results),
             "status": status,
-            "stopped": outcome.stopped,
+            "stopped": outcome.stopped or outcome.planned_stop or None,
             "engine": _describe_engine(backend, before),
             "unhealthy": calibrated.unhealthy,
             "paced": pace.recorded if pace is not None else None,

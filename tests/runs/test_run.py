@@ -10,6 +10,7 @@ import json
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, RunOutcome, execute_run
+from tbench.runs.stop_policy import PlannedStop
 from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -578,6 +580,22 @@ class NeverReady(FakeBackend):
         await super().open(say)
         self.opening.set()
         await asyncio.Future()
+
+
+async def test_a_planned_stop_leaves_its_reason_with_the_run(tasks: TaskSet, tmp_path: Path) -> None:
+    stop = PlannedStop(datetime.now())
+
+    def note(event: Event) -> None:
+        if isinstance(event, TrialPhase):
+            stop.begin("--for 1h")
+
+    events = Events(note)
+    running = asyncio.create_task(
+        execute_run(plan_of(), tasks, tmp_path / "run", NopAgent, events, backend=FakeBackend(), stop=stop)
+    )
+    await asyncio.wait({running})
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (document["status"], document["stopped"]) == ("interrupted", "--for 1h")
 
 
 async def test_a_run_that_is_cancelled_before_its_first_trial_is_interrupted(tasks: TaskSet, tmp_path: Path) -> None:
