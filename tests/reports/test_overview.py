@@ -39,7 +39,7 @@ def test_nights_before_the_baseline_is_there_are_learned_from(tmp_path: Path) ->
 def test_the_change_is_measured_from_the_last_night_before_the_drop(tmp_path: Path) -> None:
     page = read(write_drop(tmp_path))
     assert "−41.7 ±" in page.words
-    assert "since 2026-01-12" in page.words
+    assert "last good night: 2026-01-12" in page.words
     assert "compare/night-11--night-16.html" in page.links
 
 
