@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +53,11 @@ _MARKER = b"tbench writes pages into this folder. It writes into no other folder
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, CONFIRMED_NAME, TRIALS_NAME)
 """Files of a run whose change means that its trials changed. Removing recordings updates the trials' folder."""
 _ASSETS = "assets"
+_SHARE = 30
+"""Smallest number of runs for which a further process is worth its start."""
+_MAX_PROCESSES = 8
+_HELP = "from reports.site.writer import help_writing; help_writing()"
+_HELP_SEC = 1800.0
 _FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE, SEARCH)), "runs")
 
 
@@ -81,7 +90,8 @@ def write_site(
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root}: no such directory; give directories of runs")
-    with RunHistory.open(index or default_index(roots)) as history:
+    index = index or default_index(roots)
+    with RunHistory.open(index) as history:
         kept = KeptRuns(run.page_summary)
         changes = history.update(*roots, reader=kept)
         site = gather(history, roots, lanes, (*history.notes, *changes.notes), kept)
@@ -89,7 +99,7 @@ def write_site(
         try:
             if not (out / MARKER_NAME).is_file():
                 write_atomically(out / MARKER_NAME, _MARKER)
-            return _Writing(site, out).write()
+            return _Writing(site, out, (roots, index, tuple(lanes))).write()
         except OSError as error:
             raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from None
 
@@ -107,22 +117,85 @@ def _check_out(out: Path, roots: Iterable[Path], runs: Iterable[Path]) -> None:
         raise UsageError(f"{link}: is a link, so pages would be written elsewhere; remove it or name another folder")
 
 
+_Sources = tuple[Sequence[Path], Path, Sequence[NightlySeries]]
+"""Roots, index and series from which a process gathers the site."""
+
+
+def help_writing() -> None:
+    """Write the pages of single runs, as another process has asked for on the standard input."""
+    (roots, index, lanes), out, paths = pickle.load(sys.stdin.buffer)
+    with RunHistory.open(index) as history:
+        site = gather(history, roots, lanes, kept=KeptRuns(run.page_summary))
+        _Writing(site, out).write_runs([each for each in site.runs if each.row.path in paths])
+
+
+@contextlib.contextmanager
+def _helped(sources: _Sources, out: Path, runs: Sequence[SiteRun]) -> Iterator[Sequence[SiteRun]]:
+    """Let further processes write the pages of most of many runs during the block, and yield the runs that are left.
+
+    What a process fails to write, its caller has to write afterwards.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = max(1, min(cpus, _MAX_PROCESSES, len(runs) // _SHARE))
+    size = -(-len(runs) // count)
+    with contextlib.ExitStack() as helpers:
+        for start in range(size, len(runs), size) if size else ():
+            asked = pickle.dumps((sources, out, {each.row.path for each in runs[start : start + size]}))
+            helper = subprocess.Popen(
+                [sys.executable, "-P", "-c", _HELP],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            helpers.enter_context(helper)
+            helpers.callback(helper.kill)
+            helpers.callback(_wait, helper)
+            assert helper.stdin is not None
+            with contextlib.suppress(OSError), helper.stdin:
+                helper.stdin.write(asked)
+        yield runs[:size]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_HELP_SEC)
+
+
 class _Writing:
-    def __init__(self, site: Site, out: Path) -> None:
-        self._site, self._out = site, out
+    def __init__(self, site: Site, out: Path, sources: _Sources | None = None) -> None:
+        """With `sources`, further processes may help."""
+        self._site, self._out, self._sources = site, out, sources
         self._notes = list(site.notes)
-        self._unchanged = 0
 
     def write(self) -> WrittenSite:
         write_assets(self._out)
-        stamps = [f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}" for each in self._site.runs]
-        for each, own in zip(self._site.runs, stamps, strict=True):
-            try:
-                self._write_run(each, own)
-            except RunUnreadable as problem:
-                self._notes.append(str(problem))
+        runs, stamps = self._site.runs, [self._stamp(each) for each in self._site.runs]
+        stale = [each for each, own in zip(runs, stamps, strict=True) if not self._has_trials(each, own)]
+        if self._sources is not None and len(stale) > _SHARE:
+            with _helped(self._sources, self._out, stale) as own_share:
+                self.write_runs(own_share)
+        self._notes += self.write_runs(runs)
         self._write_pages_of_all(stamps)
-        return WrittenSite(self._out / OVERVIEW, self._site, self._unchanged, tuple(self._notes))
+        return WrittenSite(self._out / OVERVIEW, self._site, len(runs) - len(stale), tuple(self._notes))
+
+    def write_runs(self, runs: Sequence[SiteRun]) -> list[str]:
+        """Write the pages of single runs that are missing or out of date; return why some could not be read."""
+        problems = []
+        for each in runs:
+            try:
+                self._write_run(each, self._stamp(each))
+            except RunUnreadable as problem:
+                problems.append(str(problem))
+        return problems
+
+    def _stamp(self, each: SiteRun) -> str:
+        """Return the stamp of a run's files, and of the code that makes pages of them."""
+        return f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}"
+
+    def _has_trials(self, each: SiteRun, own: str) -> bool:
+        """Whether the trials of a run were written from files with this stamp."""
+        return (_content(self._folder(each) / _STAMP_NAME) or "").startswith(f"{own}\n")
+
+    def _folder(self, each: SiteRun) -> Path:
+        return self._out / Path(run_page(each.slug)).parent
 
     def _write_pages_of_all(self, stamps: Sequence[str]) -> None:
         """Write the pages that are about more than one run, unless nothing that they show has changed."""
@@ -152,20 +225,17 @@ class _Writing:
 
     def _write_run(self, each: SiteRun, own: str) -> None:
         """Write the pages of a run that show something that changed; `own` is the stamp of its files."""
-        folder = self._out / Path(run_page(each.slug)).parent
+        folder = self._folder(each)
         before = self._site.last_good_before(each)
         if before is not None:
             self._write_comparison(before, each, folder / _COMPARED_NAME)
         fresh = f"{own}\n{run.data_from_other_runs(self._site, each)}"
-        written = _content(folder / _STAMP_NAME)
-        is_unchanged = written is not None and written.startswith(f"{own}\n")
-        self._unchanged += is_unchanged
-        if written == fresh:
+        if _content(folder / _STAMP_NAME) == fresh:
             return
         stored = self._site.read_run(each)
         summary = self._site.kept.summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
-        if not is_unchanged:
+        if not self._has_trials(each, own):
             self._put(compare_data(each.slug), comparison.data(self._site, each))
             self._write_trials(each, stored)
         if each.row.status != "running":
@@ -177,7 +247,7 @@ class _Writing:
         for name, text in trial_files(each, stored):
             self._put(name, text)
             written.add(self._out / name)
-        for file in (self._out / run_page(each.slug)).parent.glob("*"):
+        for file in self._folder(each).glob("*"):
             if file not in written and _CHUNK.fullmatch(file.name):
                 file.unlink()
 

@@ -12,7 +12,7 @@ from shown_trials import trials_in
 from site_series import dropped, usual, write_night
 from written_trials import WrittenTrial, write_files_of
 
-from reports.site import night
+from reports.site import night, writer
 from reports.site.writer import MARKER_NAME, write_site
 from tbench.errors import UsageError
 from tbench.nightly.pages import write_pages
@@ -50,6 +50,31 @@ def test_the_page_of_a_run_is_written_again_when_an_earlier_run_appears(tmp_path
     written = write_site([tmp_path / "runs"], site)
     assert "night-1" in page.read_text() and (site / "compare" / "night-1--night-2.html").is_file()
     assert written.unchanged == 1 and times(site, "runs/night-2/trial*") == trials
+
+
+@pytest.mark.parametrize(("program", "own"), [(writer._HELP, 2), ("raise SystemExit(1)", 6)])
+def test_further_processes_write_the_same_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, own: int
+) -> None:
+    for number in range(6):
+        a_night(tmp_path / "runs", number)
+    alone = write_site([tmp_path / "runs"], tmp_path / "alone")
+    rendered: list[object] = []
+    render = writer.run.render
+    monkeypatch.setattr(
+        writer.run, "render", lambda site, each, *rest: (rendered.append(each), render(site, each, *rest))[1]
+    )
+    monkeypatch.setattr(writer, "_SHARE", 2)
+    monkeypatch.setattr(writer, "_HELP", program)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
+    helped = write_site([tmp_path / "runs"], tmp_path / "helped")
+    assert (helped.unchanged, helped.notes) == (alone.unchanged, alone.notes) == (0, ())
+    assert len(rendered) == own, "what a process fails to write is written here"
+
+    def pages(site: Path) -> dict[Path, bytes]:
+        return {file.relative_to(site): file.read_bytes() for file in site.glob("*/*/*") if file.is_file()}
+
+    assert pages(tmp_path / "helped") == pages(tmp_path / "alone")
 
 
 def test_trials_whose_recordings_were_removed_are_written_again(tmp_path: Path) -> None:
