@@ -7,8 +7,10 @@ work, so tests run with the image's own tools.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +49,8 @@ TESTS_ADDED = "tests-added:"
 NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
 NEEDS_PROCESSES = "needs-processes: it passes only while processes that the agent left run beside the tests"
 _MAX_EVIDENCE = 50
+_STILL_SEC, _STILL_FACTOR = 10.0, 3.0
+"""Time for the oracle's tests while its processes are stopped: seconds, and a multiple of their time beside them."""
 _VERIFIER_PATHS = ("/tests/", "/logs/verifier/")
 SECOND_RUN = "second-run: tests ran in this container before, with the agent's work, which may have changed it then"
 
@@ -105,9 +109,9 @@ class Judge:
         given = await self.sandbox.backend_facts() if isinstance(self.sandbox, Compares) else None
         inspect_since = given.began_at if given is not None else None
 
-        async def run(again: bool, *, is_still: bool = False) -> Verdict:
-            since = inspect_since
-            return await verify(self.task, self.sandbox, again=again, inspect_since=since, is_still=is_still)
+        async def run(again: bool, *, is_still: bool = False, limit_sec: float = math.inf) -> Verdict:
+            task, since = _limited(self.task, limit_sec), inspect_since
+            return await verify(task, self.sandbox, again=again, inspect_since=since, is_still=is_still)
 
         own = await self._verify_beside_processes(run, again)
         if own.reward <= 0:
@@ -136,6 +140,8 @@ class Judge:
         Processes that the agent left could act on the tests. They are stopped if the oracle's work passes with its own
         processes stopped. A pass that needs them gets a sign.
         """
+        if self.oracle.is_own:
+            return await self._measure_without_processes(await verify_twice(run, again=again), run)
         if not self._stops_processes:
             return await verify_twice(run, again=again)
         still: Verdict | VerifierFailed
@@ -151,8 +157,21 @@ class Judge:
             return still
         moving = await verify_twice(run, again=True)
         if moving.reward > 0:
-            moving = moving.with_signs(f"{CLEARED}{NEEDS_PROCESSES}" if self.oracle.is_own else NEEDS_PROCESSES)
+            moving = moving.with_signs(NEEDS_PROCESSES)
         return moving
+
+    async def _measure_without_processes(self, own: Verdict, run: Callable[..., Awaitable[Verdict]]) -> Verdict:
+        """Return a pass of the oracle, with a cleared sign unless it also passes while its processes are stopped.
+
+        A stopped server answers nothing: the tests get only a multiple of the time that they took beside it.
+        """
+        if own.reward <= 0 or not own.facts.leftovers:
+            return own
+        limit_sec = _STILL_SEC + _STILL_FACTOR * own.facts.took_sec
+        with contextlib.suppress(VerifierFailed):
+            if is_solved((await run(True, is_still=True, limit_sec=limit_sec)).reward):
+                return own
+        return own.with_signs(f"{CLEARED}{NEEDS_PROCESSES}")
 
     async def _try_fresh_container(self, _: bool) -> Verdict:
         """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""
@@ -297,6 +316,13 @@ async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) 
         if not error.agent_can_cause:
             raise
         return error
+
+
+def _limited(task: Task, limit_sec: float) -> Task:
+    """Return the task with at most this time for its tests."""
+    verifier = task.file.verifier
+    verifier = verifier.model_copy(update={"timeout_sec": min(verifier.timeout_sec, limit_sec)})
+    return task.with_file(task.file.model_copy(update={"verifier": verifier}))
 
 
 def _first_replaced(seen: ContainerFacts) -> dict[str, str]:

@@ -123,6 +123,8 @@ class Scene:
     done: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the last inspection and the last verifier."""
+    limits: list[float] = field(default_factory=list)
+    """Time limit of each verifier, in seconds."""
 
     def __post_init__(self) -> None:
         self.sandbox = self.kind(self.done, repairs=self.repairs)
@@ -141,6 +143,7 @@ class Scene:
         assert task.path == self.task.path
         self.done.append(f"{sandbox.name} verified{' again' if again else ''}")
         self.options |= options
+        self.limits.append(task.file.verifier.timeout_sec)
         if isinstance(result := self.results.popleft(), TrialError):
             raise result
         return result
@@ -236,8 +239,6 @@ LEFT = dataclasses.replace(FACTS, leftovers=1)
             ["needs-processes"],
         ),
         (OracleSystem(needs_processes=False), failed("verifier_no_reward"), LEFT, 2, ["needs-processes"]),
-        (OracleSystem(is_own=True), 0.5, LEFT, 2, ["cleared"]),
-        (OracleSystem(is_own=True), 0.5, FACTS, 1, []),
     ],
 )
 async def test_processes_that_the_agent_left_run_beside_the_tests_only_if_a_pass_needs_them(
@@ -251,6 +252,27 @@ async def test_processes_that_the_agent_left_run_beside_the_tests_only_if_a_pass
     found = await here.judged("own", *([] if first is None else [first]), *moving)
     assert here.done[:runs] == ["own verified", "own verified again"][:runs] and kinds_of(found) == kinds
     assert here.options["is_still"] is not bool(moving) and found.reward == (1.0 if moving else still)
+
+
+@pytest.mark.parametrize(
+    ("left", "still", "kinds"),
+    [
+        (FACTS, [], []),
+        (LEFT, [1.0], []),
+        (LEFT, [0.5], ["cleared"]),
+        (LEFT, [failed("verifier_timeout")], ["cleared"]),
+    ],
+)
+async def test_the_oracles_pass_is_tried_once_more_with_its_processes_stopped_for_a_limited_time(
+    scene: SceneOf, make_task: Any, left: Facts, still: list[float | VerifierFailed], kinds: list[str]
+) -> None:
+    here = scene(oracle=OracleSystem(is_own=True))
+    here.task = Task.read(make_task("slow", toml="[verifier]\ntimeout_sec = 900\n"))
+    own = dataclasses.replace(verdict(1.0), facts=dataclasses.replace(left, took_sec=4.0))
+    found = await here.judged("own", own, *(verdict(each) if isinstance(each, float) else each for each in still))
+    assert (found.reward, kinds_of(found)) == (1.0, kinds)
+    assert here.options["is_still"] is bool(still)
+    assert here.limits == [900.0, 22.0][: 1 + len(still)]
 
 
 @pytest.mark.parametrize("again", [False, True])
