@@ -1,6 +1,6 @@
 """Calibrations: trials of a task's oracle and of an agent that does nothing, against which other passes are compared.
 
-A calibration holds for a task's content, an image and an architecture. Each is a file in the cache, shared by all runs.
+Each is valid for one content of a task, one image and one architecture, and is a file in the cache of all runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MeasuredTrial(Frozen):
     replaced: dict[str, str] = Field(default={})
     """System paths that differed from the image, or hid a part of it, during a pass; with the start of their sha256."""
     cleared: tuple[str, ...] = ()
-    """Strong signs from its own container that a pass in a fresh one cleared."""
+    """Strong signs from the trial's own container that a pass in a fresh container cleared."""
     unconfirmed: str = ""
     """Sign with the reason why no fresh container confirmed a pass."""
     tests: dict[str, dict[str, Status]] = Field(default={})
@@ -118,13 +118,13 @@ class Calibration(Frozen):
         return any(tried) if tried else None
 
     def passed_by_oracle(self, step: str = "") -> set[str]:
-        """Return the tests that passed in every pass of the oracle; one pass does not exclude names that change."""
+        """Return the tests that passed in every pass of the oracle; after a single pass, names may still change."""
         shown = (each.tests.get(step, {}) for each in self.oracle_passes)
         names = [{name for name, status in tests.items() if status == "passed"} for tests in shown]
         return set.intersection(*names) if names else set()
 
     def usual_signs(self, step: str = "", *, shared: bool) -> set[str]:
-        """Return the strong signs of a step in every pass of the oracle; if `shared`, also those that were cleared."""
+        """Return the strong signs that a step has in every pass of the oracle; if `shared`, including cleared ones."""
         found = [{*each.signs, *(each.cleared if shared else ())} for each in self.oracle_passes]
         usual = set.intersection(*found) if found else set()
         of_step = f" (step {step})"
@@ -136,9 +136,9 @@ class Calibration(Frozen):
         return dict(set.intersection(*files)) if files else {}
 
     def failed_control(self, step: str = "", kind: str = "") -> str:
-        """Return the first kind of control tests, or `kind`, if it failed in every pass of the oracle; else empty.
+        """Return the first kind of control tests, or `kind`, that failed in every pass of the oracle; else empty.
 
-        Control tests (see `control_tests.py`) must fail with correct work. If they do, the tests really check the work.
+        Control tests (see `control_tests.py`) must fail with correct work. If they fail, the tests really check it.
         """
         prefix = f"{step}/{CONTROL}-" if step else f"{CONTROL}-"
         rewards = [each.rewards for each in self.oracle_passes]
@@ -152,9 +152,9 @@ class Calibration(Frozen):
         return bool(self.oracle_passes) and all(is_solved(each.rewards.get(key, 0)) for each in self.oracle_passes)
 
     def of_control(self, step: str = "") -> dict[str, bool]:
-        """For each test that every pass of the oracle passed, return whether it also passed as a control test.
+        """Return for each test that passed in every pass of the oracle whether it also passed as a control test.
 
-        The control tests are of the kind `failed_control`. Tests whose result there varied are left out.
+        The control tests are of the kind `failed_control`. Tests whose results as control tests varied are left out.
         """
         key = "/".join(filter(None, (step, f"{CONTROL}-{self.failed_control(step)}")))
         tried = [each.tests.get(key, {}) for each in self.oracle_passes]
@@ -186,7 +186,7 @@ def compare_with_oracle(
 
 
 def test_differences(shown: Mapping[str, Status], calibration: Calibration, step: str = "") -> str:
-    """Describe how the tests of a pass differ from those of the oracle's passes; empty if they do not."""
+    """Describe how the tests of a pass differ from the tests of the oracle's passes; empty if they are the same."""
     missing, not_run = compare_with_oracle(shown, calibration, step)
     expected = len(calibration.passed_by_oracle(step))
     passed = sum(status == "passed" for status in shown.values())

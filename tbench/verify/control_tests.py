@@ -1,8 +1,8 @@
 """Control tests: tests that must fail with the agent's work. If they pass, the work has disarmed or copied the tests.
 
 They are the task's own tests with other expected values, or with an additional test that always fails. Correct work
-fails them: calibrations check that the oracle's does. Work may try to recognize control tests. So the other values are
-plausible and, if the oracle's work still fails then, only an unpredictable part of the tests has them.
+fails them, as calibrations check with the oracle's work. Since work may try to recognize control tests, the other
+values are plausible, and only an unpredictable part of the tests gets them if the oracle's work fails even so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_DATA_BYTES = 1 << 20
 _WORD = re.compile(rb"\\.|([A-Za-z]+|[0-9]+)", re.DOTALL)
 SWAPPED = "swapped"
 _UNSEALED = ("script", "data")
-"""Kinds of control tests whose values work can read, and reject if they are not plausible."""
+"""Kinds of control tests whose expected values the work can read, so that it can reject implausible ones."""
 
 
 async def try_control(
@@ -56,11 +56,11 @@ async def try_control(
 ) -> Verdict:
     """Return a pass, with a sign against it if control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the same work with the tests of the task that it gets. The oracle's own work is tried with each
-    kind of control tests until one fails, and their rewards and logs are recorded. Other work is tried with the kind
-    that the oracle is known to fail, and each test has to end as it does with the oracle's work; without a verdict,
-    the pass is unconfirmed. If there is no such kind, or no verdict, a test that always fails is added, and the sign
-    requires pytest's report that it passed.
+    `run` verifies the same work with the tests of the given task. The oracle's own work is tried with one kind of
+    control tests after the other until one fails, and their rewards and logs are recorded. Other work is tried with
+    the kind that the oracle's is known to fail, and each test must have the same result as with the oracle's work;
+    without a verdict, the pass is unconfirmed. If there is no such kind, or no verdict, a test that always fails is
+    added, and there is only a sign if pytest reports that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
@@ -69,7 +69,7 @@ async def try_control(
     wanted = {oracle.control} if oracle.control else set()
     if oracle.fails_swapped and oracle.control in _UNSEALED:
         wanted.add(SWAPPED)
-    # Up to the last kind that is wanted: the others take parsing all tests.
+    # Stop after the last wanted kind, because further ones would parse all tests.
     kinds = dict(itertools.islice((each for each in control_tests(task) if each[0] in wanted), len(wanted)))
     controlled = kinds.get(oracle.control)
     if controlled is not None:
@@ -94,9 +94,9 @@ async def try_control(
 
 
 async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the oracle's pass with the rewards of control tests, up to the first kind that fails, and of `_intact`.
+    """Add to the oracle's pass the rewards of control tests, up to the first kind that fails, and of `_intact`.
 
-    Beside `script` and `data`, `swapped` is tried, too.
+    If that kind is `script` or `data`, `swapped` is tried, too.
     """
     failed = ""
     for kind, controlled in control_tests(task):
@@ -119,14 +119,14 @@ async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitabl
 
 
 def _intact(task: Task) -> Task | None:
-    """Return the task with its right values sealed; None if not exactly one function expects any, or none can be."""
+    """Return the task with its right values sealed; None unless one function has them all, or if none can be sealed."""
     units = {(site.path, site.unit) for site in _sites(task, partial(_code_sites, asserted=True))}
     seals = _sites(task, _seals) if len(units) == 1 else []
     return _replaced(task, seals) if seals else None
 
 
 async def _try_intact(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the pass, with a sign unless the work passes where the right values are sealed. Raises TrialError."""
+    """Return the pass, with a sign if the work fails tests whose right values are sealed. Raises TrialError."""
     intact = _intact(task)
     if intact is None:
         return verdict
@@ -140,7 +140,7 @@ async def _try_intact(verdict: Verdict, task: Task, run: Callable[[Task], Awaita
 
 
 async def _try_swapped(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
-    """Return the pass, with a sign if the work also passes where expected words are swapped. Raises TrialError."""
+    """Return the pass, with a sign if the work also passes tests in which words are swapped. Raises TrialError."""
     try:
         tried = await run(task)
     except VerifierFailed as failure:
@@ -181,14 +181,14 @@ def _compared(verdict: Verdict, tried: Verdict, of_control: Mapping[str, bool]) 
 
 
 def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
-    """Yield the kinds of control tests of a task, those that are hardest to recognize first.
+    """Yield the kinds of control tests of a task, the hardest to recognize first.
 
-    `some`: another value in half of the functions of the tests, or in one line where functions are not known;
+    `some`: another value in half of the test functions, or in a single line where functions are not known;
     `sealed`: the same, and all values of pytest's assertions are sealed, so that work can neither copy nor check them;
     `asserted`: in all assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in
     the data beside the tests; `swapped`: two words change places in what test.sh compares with, and in the data;
-    `failing`: the same values, and a test that always fails. In `some` and `failing`, helper functions of the tests
-    have other names: work that calls them fails.
+    `failing`: unchanged values, and a test that always fails. In `some` and `failing`, helper functions of the tests
+    have other names, so work that calls them fails.
     """
     asserted = _sites(task, partial(_code_sites, asserted=True))
     compared = _sites(task, partial(_code_sites, asserted=False))
@@ -215,8 +215,8 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
 def _some(task: Task, sites: Sequence[_Site]) -> Iterator[_Site]:
     """Yield the sites of one assertion in half of the functions, or of one line where functions are not known.
 
-    A hash of the tests selects them: they cannot be predicted without the tests, and are the same for the oracle. With
-    more than one assertion, work that copies the first value would still fail.
+    A hash of the tests selects them: they cannot be predicted without the tests, and are the same for the oracle. It is
+    only one assertion because work that copies its value would fail at a second one, and go unnoticed.
     """
     texts = {path: (entry.data or b"").decode("latin-1") for path, entry in task.tests.items()}
 
@@ -225,7 +225,7 @@ def _some(task: Task, sites: Sequence[_Site]) -> Iterator[_Site]:
 
     lines = {(site.path, site.unit, site.line) for site in sites}
     chosen = {each[:2]: each for each in sorted(lines, key=lambda each: drawn(*each))}
-    # A helper function may be part of every test.
+    # Every test may call the same helper function, so another value there could make all of them fail.
     tests = [unit for unit in chosen if unit[1].startswith("test")]
     units = sorted(tests or chosen, key=lambda unit: drawn(*unit))
     has_functions = all(_PYTEST_FILE.fullmatch(path) for path, _ in units)
@@ -244,7 +244,7 @@ class _Site:
     unit: str
     """Name of the function, or number of the line, that the piece belongs to."""
     line: str = ""
-    """Number of the line of the value that the piece belongs to, in a function."""
+    """Number of the line in Python code with the expected value that the piece belongs to."""
 
 
 def _sites(task: Task, find: Callable[[str, bytes], Iterable[_Site]]) -> list[_Site]:
@@ -293,7 +293,7 @@ def _shell_sites(path: str, data: bytes) -> Iterator[_Site]:
 
 
 def _line_sites(path: str, data: bytes, prefix: bytes = b"") -> Iterator[_Site]:
-    """Yield the literals after comparison operators, and the last one of each line's first call that compares."""
+    """Yield the literals after comparison operators, and the last literal after each line's first comparing call."""
     for number, line in enumerate(re.finditer(rb"[^\n]+", data)):
         if not line[0].startswith(prefix):
             continue
@@ -312,9 +312,9 @@ def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
 
 
 def _swapped_sites(path: str, data: bytes) -> Iterator[_Site]:
-    """Yield the last two different words, or else numbers, of each expected text and of data, in each other's place.
+    """Swap the last two different words, or else numbers, of each expected text and of data.
 
-    Work that only uses what is plausible, such as words of its own data, does not notice.
+    Work that only checks whether values are plausible, such as words of its own data, does not notice.
     """
     texts = [(site.start, site.end) for site in _script_sites(path, data)]
     texts += [(0, len(data)) for _ in _data_sites(path, data)]
@@ -374,7 +374,7 @@ def _helper_sites(task: Task, path: str, data: bytes) -> Iterator[_Site]:
 class SealedValue:
     """Equals one value but knows only its hash: work can compare it, but not read it.
 
-    Its source is added to control tests, for the Python of any task.
+    Its source is added to control tests, so it has to run in the Python of any task.
     """
 
     def __init__(self, hashed: str, salt: str) -> None:
@@ -395,7 +395,7 @@ class SealedValue:
 
     @classmethod
     def plain(cls, value: object) -> object:
-        """Return a number as float and a sequence as list: the task's own tests have compared the types."""
+        """Return a number as float and a sequence as list: the types were compared by the task's own tests."""
         if isinstance(value, str):
             return str.__str__(value)
         if isinstance(value, bytes):
@@ -416,7 +416,7 @@ class SealedValue:
 def _seals(path: str, data: bytes) -> Iterator[_Site]:
     """Yield the assertions of a pytest file that a value equals a literal, with a sealed value in the literal's place.
 
-    The sealed value comes first, so that an `__eq__` of the work decides nothing.
+    The sealed value comes first, so that its own `__eq__` decides, and not one of the work.
     """
     tree = _parsed(data) if _PYTEST_FILE.fullmatch(path) else None
     span, salt = partial(_span, _line_starts(data)), _drawn(path, data.decode("latin-1"))[:16]
@@ -439,7 +439,7 @@ def _seals(path: str, data: bytes) -> Iterator[_Site]:
 
 
 def _conditions(node: ast.AST) -> Iterator[ast.Compare | ast.Call]:
-    """Yield the comparisons that an assertion requires, and its call where it is one of unittest."""
+    """Yield the equalities that an assert statement requires, or the call of a unittest assertion."""
     if isinstance(node, ast.Assert):
         parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
         for part in parts:
@@ -464,7 +464,7 @@ def _functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def _parsed(data: bytes) -> ast.Module | None:
     try:
-        return ast.parse(data.decode())  # positions are those in UTF-8, whatever the file declares
+        return ast.parse(data.decode())  # positions count bytes of UTF-8, whatever the file declares
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -508,7 +508,7 @@ def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:
 
 
 def _other_values(node: ast.AST) -> Iterator[tuple[ast.Constant, ast.Constant | None]]:
-    """Yield the constants to replace in an expected value, each with the constant in its place, or None for a new one.
+    """Yield the constants to replace in an expected value, each with its replacement, or None for a new value.
 
     In a list, two different elements change places: only work that knows the right order notices.
     """
@@ -582,7 +582,7 @@ def with_failing_test(task: Task) -> tuple[Task, str] | None:
 
 
 def did_not_fail(before: Mapping[str, Status], shown: Mapping[str, Status], name: str) -> bool:
-    """Whether the added test passed: by its name or, if passed tests have no names, by one more that passed."""
+    """Whether the added test passed: by its name or, if passed tests have no names, by a higher count."""
     named = [status for identity, status in shown.items() if identity.endswith(f"::{name}")]
     if named:
         return all(status in NOT_FAILED for status in named)

@@ -1,8 +1,8 @@
 """Judges the work in the agent's own container or in a fresh one, and retries if the verifier fails.
 
-In the agent's own container, tests run with whatever the agent left there: after a pass, the container is inspected,
-and changes that can influence the tests are signs against it. A fresh container of the image gets only the agent's
-work, so tests run with the image's own tools.
+In the agent's own container, tests run with whatever the agent left there. So after a pass, the container is inspected,
+and changes that can influence the tests become signs against the pass. A fresh container of the image gets only the
+agent's work, so tests run with the image's own tools.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MAX_REPLACED = 100
 CLEARED = "cleared: "
 """Prefix of a sign that was found to be harmless."""
 ADDED_BY_ORACLE = ", as the oracle's passes have added it"
-"""End of a sign that was cleared because it is about a file of the oracle's."""
+"""End of a sign that was cleared because the oracle's passes added the same file."""
 SYSTEM_ADDED = "system-added:"
-"""Prefix of a sign that names additions to the system, or removals from it, that a pass needs."""
+"""Prefix of a sign that names additions to the system, or removals from it, without which the work does not pass."""
 TESTS_ADDED = "tests-added:"
-"""Prefix of a sign that names files of the work that a pass needs, and that may be taken for the tests' own."""
+"""Prefix of a sign that names files without which the work does not pass, and that tests may mistake for their own."""
 NEEDS_SERVERS = "needs-servers: it passes only with the network of the agent's container, where its servers answer"
 NEEDS_PROCESSES = "needs-processes: it passes only while processes that the agent left run beside the tests"
 _MAX_EVIDENCE = 50
@@ -85,9 +85,9 @@ class Judge:
         return await self._judge_with_repairs(self._try_agent_container)
 
     async def try_control_in_agent_container(self, verdict: Verdict) -> Verdict:
-        """Return a pass in the agent's own container, with a sign if control tests pass there, too. Raises TrialError.
+        """Run control tests in the agent's own container; return the pass, with a sign if they pass. Raises TrialError.
 
-        Tests run there once more, and what they left may change their results: only the reward is compared.
+        The earlier tests may have left files that change the results of single tests, so only the reward is compared.
         """
         needed_them = any(sign.removeprefix(CLEARED) == NEEDS_PROCESSES for sign in verdict.integrity.tamper)
         is_still = self._stops_processes and not needed_them
@@ -138,7 +138,7 @@ class Judge:
         """Return the verdict of `run` in the agent's own container. Raises TrialError.
 
         Processes that the agent left could act on the tests. They are stopped if the oracle's work passes with its own
-        processes stopped. A pass that needs them gets a sign.
+        processes stopped. If the work passes only while they run, the pass gets a sign.
         """
         if self.oracle.is_own:
             return await self._measure_without_processes(await verify_twice(run, again=again), run)
@@ -174,7 +174,7 @@ class Judge:
         return own.with_signs(f"{CLEARED}{NEEDS_PROCESSES}")
 
     async def _try_fresh_container(self, _: bool) -> Verdict:
-        """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""
+        """Return the verdict of a fresh container, which no earlier run of the verifier can have changed."""
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
         is_apart = self.sandbox.can_be_apart() and not self.oracle.needs_servers
@@ -182,7 +182,7 @@ class Judge:
         inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
         seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
         if is_apart and seen.has_servers and self.oracle.needs_servers is None and not self.oracle.is_own:
-            # Tests may need the servers.
+            # The calibration does not say whether tests need the servers, so they stay reachable.
             is_apart = False
         try:
             verdict, is_apart = await self._verify_on_networks(work, seen, is_apart=is_apart)
@@ -194,13 +194,13 @@ class Judge:
             run = partial(self._verify_with, work, is_apart=is_apart)
             verdict = await try_control(verdict, self.task, run, self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
-        # Paths that were not copied may explain a failure, but do not count against a pass. For other signs it is the
-        # other way round.
+        # A failure keeps only signs about paths that were not copied, as these may explain it. A pass keeps only the
+        # other signs, which may count against it.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
         holding = [sign for sign in relevant if holds_in_fresh(sign, seen, is_apart=is_apart)]
         others = sign_lines(sign for sign in relevant if sign not in holding)
         signs = (*sign_lines(holding), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in others))
-        # After an earlier verifier, its own files are at these paths.
+        # If a verifier ran in the agent's container before, the files at these paths are its own, and not planted.
         planted = [path for path in seen.changes if path.startswith(_VERIFIER_PATHS) and not self.again]
         peak = max(inspection.memory_peak_bytes, verdict.facts.memory_peak_bytes)
         verdict = dataclasses.replace(
@@ -214,8 +214,8 @@ class Judge:
     async def _verify_on_networks(self, work: Work, seen: ContainerFacts, *, is_apart: bool) -> tuple[Verdict, bool]:
         """Return the verdict of a fresh container, and whether it is apart from the agent's network. Raises TrialError.
 
-        If a container apart does not pass, it may lack servers of the agent's container: another one, on the network,
-        is tried. Servers can tell tests from control tests: a pass gets a sign if the oracle's work needs none.
+        A container apart may fail because servers are out of reach: then another one, on the agent's network, is tried.
+        Servers can tell tests from control tests, so a pass there gets a sign if the oracle's work needs none.
         """
         apart: Verdict | VerifierFailed
         try:
@@ -242,9 +242,9 @@ class Judge:
     async def _without_additions(
         self, verdict: Verdict, seen: ContainerFacts, work: Work, *, is_apart: bool
     ) -> tuple[Verdict, Work]:
-        """Return a pass, and its work without files that may influence tests in unknown ways.
+        """Verify a pass again without files that may influence tests in unknown ways; return verdict and work.
 
-        They are left out if the rest passes as well; otherwise the pass gets a sign that names them.
+        If the reward is no lower, they are dropped from the work. Otherwise the pass gets a sign that names them.
         """
         for kind, rest_of, why in (
             (SYSTEM_ADDED, without_system, "added to the system or removed from it"),
@@ -276,7 +276,7 @@ class Judge:
     # -- a verifier that fails -------------------------------------------------------------------
 
     async def _judge_with_repairs(self, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
-        """Return a verdict; free exhausted resources of the sandbox and retry if there is none. Raises TrialError."""
+        """Return a verdict; if there is none, free exhausted resources of the sandbox and retry. Raises TrialError."""
         verdict = await _attempt(judge, again=self.again)
         if isinstance(verdict, TrialError):
             return await self._retry_after_failure(verdict, judge)
@@ -286,7 +286,7 @@ class Judge:
         """Retry after repairs, and once more if the verifier works without the agent's work. Raises TrialError."""
         if error.type == "verifier_timeout":
             raise error
-        # If a verifier has started, files at the paths of tests and reward are its own.
+        # If a verifier has started, the files at the paths of tests and reward are its own, not the agent's.
         again = self.again or isinstance(error, VerifierFailed)
         repairs = await self.sandbox.make_room() if isinstance(self.sandbox, MakesRoom) else ()
         if repairs:
@@ -330,10 +330,10 @@ def _first_replaced(seen: ContainerFacts) -> dict[str, str]:
 
 
 def _is_inconclusive(error: TrialError, repairs: Sequence[str]) -> bool:
-    """Whether an error says nothing about the agent although the verifier works without its work.
+    """Whether an error may not be the agent's fault, even though the verifier works without the agent's work.
 
-    Tests take longer if they run the work. If the container had resources left, the engine's machine may have failed to
-    start a command.
+    After a timeout, the tests may only have taken longer because they ran the work. If no resource of the container was
+    exhausted, the engine's machine may have failed to start a command.
     """
     return error.type == "verifier_timeout" or (error.type == "sandbox_failed" and not repairs)
 

@@ -1,4 +1,4 @@
-"""Chooses the containers in which a trial is verified, and combines their verdicts with the oracle's passes."""
+"""Chooses the containers that verify a trial, combines their verdicts, and compares passes with the oracle's."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ async def verify_by(
 ) -> Verdict:
     """Return the verdict about the work in a sandbox. Raises TrialError; VerifierFailed carries the integrity.
 
-    `both` verifies in a fresh container first, and then in the agent's own unless the work passed, or the oracle's work
-    is known to pass in a fresh container. If the oracle's work is known to fail there, only the agent's own is used.
+    `both` verifies in a fresh container first. Without a pass there, the agent's own container follows, unless the
+    oracle's work is known to pass in a fresh one. If it is known to fail in a fresh one, only the agent's own is used.
 
     `again`: a verifier ran in this sandbox before. `oracle` is the task's calibration: a pass must show the oracle's
     tests, and may add to the system what the oracle's passes added. `is_oracle`: the work is the oracle's own.
-    `copies` provides copies of this sandbox, and is closed by the caller; by default all are removed at the end.
+    `copies` provides copies of this sandbox, and the caller closes it; by default, all copies are removed at the end.
 
-    Tests that run in a service are not in the agent's container at all, and run there whatever the policy.
+    Tests that a task runs in a service never run in the agent's container, so the policy does not apply to them.
     """
     if copies is None:
         async with SpareCopies(sandbox) as own:
@@ -107,7 +107,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:
-    """Compare a pass with the oracle's passes: clear signs that they also have, and add signs where tests differ.
+    """Compare a pass with the oracle's passes: clear the signs that they share, and add signs where tests differ.
 
     Other verdicts, and those of tasks without a calibration, are returned unchanged.
     """
@@ -159,7 +159,7 @@ async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> V
     except TrialError as error:
         if failure is not None or not error.agent_can_cause:
             raise
-        # An agent that breaks its own container keeps the verdict about its work.
+        # An agent that broke its own container still gets the verdict of the fresh one.
         return fresh.remarked((f"no verdict in the agent's own container: {error.type}: {plain(str(error), 200)}",))
     if failure is None:
         return _merge_verdicts(own, fresh)
@@ -171,7 +171,7 @@ async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> V
 
 
 def _merge_verdicts(own: Verdict, fresh: Verdict) -> Verdict:
-    """Merge the verdicts of both containers; the fresh one's is no full pass. The higher reward may count."""
+    """Merge the verdicts of both containers if the fresh one gave no full pass. The higher reward may count."""
     fresh_files = {f"isolated/{name}": data for name, data in fresh.files.items() if name.startswith("verifier/")}
     signs = (*own.integrity.tamper, *fresh.integrity.tamper)
     merged = dataclasses.replace(own, files={**own.files, **fresh_files})
@@ -189,7 +189,7 @@ def weigh_verdicts(
     """Decide whether a reward from the agent's own container counts although a fresh container gave a lower one.
 
     `shared` has the signs of both containers; `fresh` is None if the oracle's work is known to fail in a fresh
-    container, so that none was used. `needs_system`: the reward may count, because the work may need the system.
+    container, so that none was used. `needs_system`: `shared` may count, as the work may need its system.
     """
     other = f"{fresh.reward:g} in a fresh container" if fresh is not None else "no fresh container was used"
     rewards = f"{other}, {shared.reward:g} in the agent's own"

@@ -56,8 +56,8 @@ def is_only_reward_writer(test_script: bytes, others: Iterable[bytes]) -> bool:
 def starts_no_subshell(test_script: bytes, traced_writes: Sequence[str]) -> bool:
     """Whether test.sh cannot start a subshell, which has a trace of its own, after its last traced write.
 
-    Commands that bash itself runs there are traced. A return to an earlier line is traced, too: it ends a loop or calls
-    a function.
+    Commands that bash runs itself are traced, also if it returns to an earlier line at the end of a loop or to call a
+    function.
     """
     found = (_TRACED_WRITE.fullmatch(line) for line in traced_writes)
     writes = [match for match in found if match and _words(match[2])[:1] in _WRITERS]
@@ -130,14 +130,14 @@ def check_reward(
     is_only_writer: bool = False,
     metric: str | None = None,
 ) -> CheckedReward:
-    """Check the reward that was read. `is_only_writer`: only test.sh itself writes rewards, so that each is traced.
+    """Check the reward that was read against other evidence. `is_only_writer`: only test.sh writes rewards, all traced.
 
     `metric` is the name of the number that counts, if one was chosen.
     """
     signs = list(_general_signs(facts))
     if reward is None:
         if facts.was_killed and not facts.out_of_memory:
-            # If the agent left no process, the tests did it, or the work that they run.
+            # If the agent left no process, the tests sent the signal, or the work that they run.
             signs.append(_killed_sign(facts, is_weak=not facts.leftovers))
         return CheckedReward(None, tuple(dict.fromkeys(signs)))
     proven = list(_proven_rewards(facts, logs, reward, is_only_writer, metric))

@@ -1,4 +1,4 @@
-"""Parses the output of verifier.sh into files and facts about the run. Verdict and signs rest on the facts."""
+"""Parses the output of verifier.sh into files and facts about the run, from which verdict and signs are derived."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Facts:
     took_sec: float = 0.0
     """Duration of verifier.sh."""
     odd_reward_files: tuple[str, ...] = ()
-    """Sentences about a reward file that is not a regular file with a single name."""
+    """Sentences about a reward file that is not a regular file, or has more than one hard link."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
     changed_tests: tuple[str, ...] = ()
@@ -52,15 +52,15 @@ class Facts:
     traced_writes: tuple[str, ...] = ()
     """Traced commands of the lines of test.sh that write a reward."""
     wrote_last: bool = False
-    """Whether bash started no other program after the last of these commands."""
+    """Whether bash started no other program after the last traced write."""
     others_wrote_trace: bool = False
-    """Whether another process (a subshell, or one posing as a subshell) wrote into bash's trace after these
-    commands."""
+    """Whether another process (a subshell, or one posing as a subshell) wrote into bash's trace after the
+    last traced write."""
     called: tuple[str, ...] = ()
     """Commands traced by bash itself that name pytest, one per line of a script, up to 20."""
     programs: tuple[str, ...] = ()
-    """Programs that test.sh ran, and that existed before it outside its initial search path; also the targets of
-    their links, and the Python environments that they belong to."""
+    """Programs that test.sh ran from outside its initial search path, and that existed before it; also the targets
+    of their links, and the Python environments that they belong to."""
     runners: tuple[str, ...] = ()
     """Subset of `programs` that ran pytest or were read by bash itself."""
     has_unchecked_programs: bool = False
@@ -118,7 +118,7 @@ class PartOutput:
 
 
 def read_report(outputs: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts, dict[str, bytes]]:
-    """Return the facts of all outputs, and the files (below /logs, and evidence; cut at the limit) of the last one."""
+    """Return the facts of all outputs, and the files of the last one: logs and evidence, cut at the limit."""
     found: dict[str, list[str]] = {}
     for output in outputs:
         for kind, values in output.facts.items():
@@ -158,7 +158,7 @@ def read_report(outputs: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts,
 
 
 def _subshell_lines(told_by: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines that a single subshell traced; empty if several did, as any of them may be lying."""
+    """Return the lines that a single subshell traced; empty if several did, as any of them may be forged."""
     traced = [line.partition(" ") for line in told_by]
     return tuple(line for _, _, line in traced) if len({process for process, _, _ in traced}) == 1 else ()
 

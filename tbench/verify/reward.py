@@ -57,8 +57,8 @@ def read_reward(
 ) -> float:
     """Return the reward in reward.json, or else in reward.txt. Raises TrialError if there is none within the range.
 
-    reward.txt holds one decimal number. reward.json holds a flat object of finite numbers: the one named `metric`
-    counts, or else `reward`, or else the only one. A 0 of a script that calls pytest counts only if tests ran.
+    reward.txt contains one decimal number. reward.json contains a flat object of finite numbers: the one named `metric`
+    counts, or else `reward`, or else the only one. If the script calls pytest, a 0 counts only if tests ran.
     """
     found = _read(logs, metric)
     low, high = reward_range
@@ -126,7 +126,7 @@ def _read(logs: Logs, metric: str | None) -> _RewardFile:
 def _text_of(logs: Logs, name: str) -> tuple[str, str]:
     """Return the text of a reward file without surrounding blanks, and its encoding if it has a byte order mark.
 
-    PowerShell writes such marks. Raises TrialError for an empty file, and for other encodings than UTF-8 without one.
+    PowerShell writes such marks. Raises TrialError for an empty file, and for text that is not UTF-8 and has no mark.
     """
     raw = logs[name]
     encoding = next((encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)), "")

@@ -181,7 +181,7 @@ def _junit_identity(given: dict[str, str]) -> str:
 
 
 def _pytest(output: str) -> Iterator[tuple[str, Status]]:
-    """Yield the named tests of pytest's own sessions, not of quoted ones, and numbers for those without a name."""
+    """Yield the tests that pytest's own sessions name, not quoted ones, and a number for each unnamed test."""
     named: set[tuple[str, Status]] = set()
     counts: Counter[Status] = Counter()
     for line in _own_lines(output):
@@ -195,7 +195,7 @@ def _pytest(output: str) -> Iterator[tuple[str, Status]]:
             named.add((_identity(found["after"] or found["before"]), _STATUS_BY_WORD[word]))
     names = Counter(status for _, status in named)
     if counts and names["passed"] > counts["passed"]:
-        # The summary counts fewer: another program has printed names.
+        # The summary counts fewer passed tests, so another program has printed some of the names.
         named, names = {each for each in named if each[1] != "passed"}, Counter({**names, "passed": 0})
     yield from sorted(named)
     for status, count in counts.items():

@@ -1,6 +1,6 @@
 """Runs a task's verifier in a sandbox. Returns its verdict, or raises the error that prevented one.
 
-A missing reward, or a 0 although pytest should have run and no test did, is an error and never a score.
+A missing reward is an error, never a score. So is a 0 if pytest should have run, but no test did.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
         for path, entry in tests.items()
         if entry.data is not None
     )
-    # busybox sort splits a name that contains line breaks.
+    # busybox's sort sorts lines, so it splits a name that contains line breaks.
     return hashlib.sha256(b"\n".join(sorted(lines.split(b"\n")))).hexdigest()
 
 
@@ -149,7 +149,7 @@ class Verdict:
         return logs_among(self.files)
 
     def remarked(self, remarks: Sequence[str]) -> Verdict:
-        """Return this verdict with earlier remarks put before its own."""
+        """Return this verdict with earlier remarks in front of its own."""
         return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
 
     def with_signs(self, *signs: str) -> Verdict:
@@ -195,13 +195,13 @@ class VerifierFailed(TrialError):
 
     @property
     def agent_can_cause(self) -> bool:
-        # In any container, the verifier ran on the agent's work.
+        # The verifier ran on the agent's work, even in a container in which the agent never was.
         return True
 
 
 @contextlib.contextmanager
 def _blaming_verifier() -> Iterator[None]:
-    """Turn errors that the agent may have caused after the tests were staged into VerifierFailed."""
+    """Turn errors of the block that the agent may have caused into VerifierFailed: the tests are staged by then."""
     try:
         yield
     except TrialError as error:
@@ -213,7 +213,7 @@ def _blaming_verifier() -> Iterator[None]:
 def unjudged(error: TrialError) -> VerifierFailed:
     """Return the error of a verifier that reaches a verdict only without the agent's work.
 
-    This proves no tampering: the work may be too large for the verifier. A retry would change nothing.
+    This does not prove tampering, as the work may be too large for the verifier. The error is not retryable.
     """
     integrity = error.integrity if isinstance(error, VerifierFailed) else NOTHING_SEEN
     sign = f"fails-with-work: {error.type}, but without the agent's work the verifier runs"
@@ -368,7 +368,7 @@ class _VerifierRun:
             sums = outputs[0].payload if "began_at" in known else b""
             collected = await self._run_part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
             if collected is None:
-                # It was ended while all other processes were stopped.
+                # The part was ended at its time limit, while all other processes were stopped.
                 await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
                 return Facts(timed_out=True), await self._fetch_logs(), b""
             seen, files = read_report([*outputs, collected], _KEPT_BYTES)
@@ -417,7 +417,7 @@ class _VerifierRun:
         if ended.timed_out:
             return None
         if ended.exit_code == NOT_STAGED:
-            message = "the tests could not be copied into the container, or existing files not moved out of their way"
+            message = "the tests could not be copied into the container, or files in their place could not be moved"
             raise TrialError("verifier_failed", message, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
         return PartOutput.read(ended.output, inspects=part == "collect" and self.inspect_since is not None)
 

@@ -85,8 +85,8 @@ stage_tests() {
     $busybox mv "$stage/tests" /tests || exit $exit_not_staged
 }
 
-# Prints the sorted checksums of the files at /tests. Only regular files are opened: opening a pipe would block, and a
-# device may be endless, as is nearly a huge sparse file.
+# Prints the sorted checksums of the files at /tests. Only regular files are opened, since opening a pipe would
+# block and a device may be endless. Huge sparse files are skipped.
 sum_up() {
     $busybox find /tests -type f -size -8388608 -print0 | $busybox xargs -0 -r $busybox sha256sum | $busybox sort
 }
@@ -193,8 +193,8 @@ read_stat() {
 
 # Counts the processes that the agent left: all but this script's session and the terminal's own. Those are tmux, the
 # wrapper that starts its shell (share/shell, run by tbench's busybox; one per task step), and the wrapper's shells.
-# They are stopped in this order, because each would restart the next (the wrapper takes a stopped shell for lost), and
-# because a shell can wait for the tests and tmux can run commands.
+# They are stopped because a shell can wait for the tests and tmux can run commands, in this order because each would
+# restart the next (the wrapper takes a stopped shell for lost).
 count_left() {
     local process words ours wrappers=' '
     left=0
@@ -248,7 +248,7 @@ note_killed() {
 }
 
 # Counts the processes that started during the tests and still run, besides this script's session, and kills them unless
-# their parent is older than the tests: a server from before keeps its workers.
+# their parent is older than the tests: an older server keeps its new workers.
 end_outlived() {
     local process ours outlived=0 ended=''
     read_stat /proc/self/stat
@@ -285,7 +285,7 @@ end_cut() {
         if [ "$session" = "$ours" ] || [ "$process" = /proc/1 ]; then continue; fi
         case "$sessions" in *" $session "*) ended="$ended ${process#/proc/}" && continue ;; esac
         [ "$ticks" -ge "$began" ] || continue
-        # A server from before keeps its workers.
+        # A server that is older than the tests keeps its new workers.
         if [ "$parent" -gt 1 ] && read_stat "/proc/$parent/stat" 2>/dev/null && [ "$ticks" -lt "$began" ]; then
             continue
         fi
@@ -301,7 +301,7 @@ prepare() {
     [ -z "$again" ] || end_cut
     mend_devices
     [ -z "$again" ] || mend
-    # A process that waits for the tests exists before they are staged.
+    # Counted now, because a process that waits for the tests exists before they are staged.
     count_left
     [ -z "$still" ] || stop_others
     # shellcheck disable=SC3028 # busybox has it
@@ -370,12 +370,12 @@ note_oddities() {
         esac
         break
     done
-    # Change times cannot be set from inside the container, and directories have them, too.
+    # Without a newer change time, nothing in /tests has changed: no program in the container can set these times.
     if [ -n "$began_at" ] && [ -d /tests ] && [ ! -L /tests ] &&
         ! /opt/tbench/bin/changed -a "$began_at" inf 0 /tests | $busybox grep -zq '^[12m]'; then return; fi
     sums=$($busybox cat)
     [ -n "$sums" ] || return
-    # Files that were written and restored.
+    # Files that are written and then restored have the same checksums, but a newer change time.
     [ -z "$began_at" ] || report="$report$({
         printf '%s\n' "$sums" | $busybox sed 's/^[^/]*//'
         /opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/

@@ -43,7 +43,7 @@ def path_list(paths: Iterable[str]) -> str:
 
 ChangeKind = Literal["added", "changed", "removed"]
 MAX_INSPECTED = 400
-"""Most changed paths that are inspected together with a walk."""
+"""Maximum number of changed paths that are inspected together with a walk."""
 LIST_ALL_PATHS = "/opt/tbench/bin/changed -a inf inf 0 /"
 """A command that lists all paths, and reports none as changed."""
 
@@ -72,7 +72,7 @@ class WalkedFiles:
         return cls(frozenset(by_flag["0"] | changed | mounts), frozenset(changed), later, mounts)
 
     def has_moved_directory(self, image: Mapping[str, Collection[str]]) -> bool:
-        """Whether new paths are unchanged: a directory of the image was moved as a whole."""
+        """Whether a directory of the image was moved as a whole: its new paths count as unchanged."""
         unchanged = self.paths - self.changed - self.mounts
         return any(path not in image.get(dirname(path), ()) for path in unchanged)
 
@@ -121,7 +121,7 @@ _NOT_WORK = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
 
 @dataclass(frozen=True)
 class File:
-    """The file at a path. Of a link, checksum and content are its target's; other types have neither."""
+    """The file at a path. A link has the checksum and content of its target; directories and devices have neither."""
 
     mode: int
     """Mode of the path itself, including the file type."""
@@ -323,7 +323,7 @@ class OracleSystem:
     """Facts of a calibration that a verifier needs while it runs."""
 
     files: frozenset[tuple[str, str]] = frozenset()
-    """System paths that the oracle's passes changed, with the start of their checksum; agents may add new ones, too."""
+    """System paths that the oracle's passes changed, with the start of their checksum; agents may add the new ones."""
     is_own: bool = False
     """Whether the container is the oracle's own: all its additions are allowed."""
     control: str = ""
@@ -345,7 +345,7 @@ NO_ORACLE = OracleSystem()
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """Facts about one container on which the rules decide."""
+    """Facts about one container, from which the rules derive signs."""
 
     changes: Mapping[str, ChangeKind]
     """Paths that differ from the image."""
@@ -367,7 +367,7 @@ class ContainerFacts:
 
     @cached_property
     def homes(self) -> frozenset[str]:
-        """Prefixes whose `lib` holds modules of a Python that is on the search path or named by the tests."""
+        """Prefixes whose `lib` contains the modules of a Python that is on the search path or named by the tests."""
         named = {dirname(dirname(path)) for path in self.tests.named_paths if "/bin/" in path}
         return frozenset({"/usr", f"{self.image.home}/.local", *map(dirname, self.image.search_path), *named} - {"/"})
 

@@ -66,7 +66,7 @@ class ImageFacts:
     async def files(self, paths: set[str], now: Mapping[str, File] = MappingProxyType({})) -> dict[str, File]:
         """Return the files at the paths in the image. Raises TrialError.
 
-        `now` holds the files in the sandbox: a file that the engine writes is read again if it differs from them.
+        `now` are the files in the sandbox: a file that the engine writes is read again if it differs there.
         """
         known = self._known.files
         if self._unknown(paths, now):

@@ -79,7 +79,7 @@ _CONTINUE = (
     "{ kill -CONT $($busybox ls /proc | $busybox grep -x '[0-9]*' | $busybox sort -rn); kill -CONT -1; } 2>/dev/null"
 )
 """Stop all other processes, parents before their children, and continue them, children before their parents. A shell
-whose program stops shows its prompt again, and that would disturb an agent that continues afterwards."""
+whose program stops shows its prompt again, which would disturb an agent that continues afterwards."""
 _CONTINUE_SEC = 20.0
 _TEXT_BYTES = 1 << 18
 """Size of a test file above which it is not searched for calls and imports."""
@@ -89,7 +89,7 @@ _COPIED_BYTES = (1 << 32) - 512
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _END = b"\0end"
 _MAX_REQUESTS = 2
-"""Most requests to a container about paths that the walk did not inspect."""
+"""Maximum number of requests to a container about paths that the walk did not inspect."""
 _FORBIDDEN_TARGET = re.compile(r"/(?:(?:tests|logs|solution|proc)/.*)?\Z", re.DOTALL)
 _LOGS = (
     "[ ! -d /logs ] || $busybox find /logs/agent /logs/artifacts -type f -size -8388608 -print0 2>/dev/null"
@@ -122,9 +122,9 @@ async def inspect_container(
 ) -> Inspection:
     """Return the changes in a sandbox and the signs against a verdict from it. Raises TrialError.
 
-    `facts` are of a verifier that has run there: system paths changed during its run do not count as replaced, as
-    test.sh may install packages. `printed` is the output of a walk made when the verifier ended, `given` the names that
-    the walk was made with.
+    `facts` are from a verifier that has run there: system paths changed during its run do not count as replaced, as
+    test.sh may install packages. `printed` is the output of a walk made when the verifier ended, and `given` the
+    backend's facts from before it.
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
@@ -209,7 +209,7 @@ def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
 
 
 def _may_be_work(seen: ContainerFacts, path: str) -> bool:
-    """Whether a changed path belongs to the work: links and very large files in it are looked for."""
+    """Whether a changed path may belong to the work, in which links and very large files are looked for."""
     return seen.changes[path] != "removed" and not is_too_deep(path) and is_in_work_area(seen, path)
 
 

@@ -62,7 +62,7 @@ def is_code(seen: ContainerFacts, path: str) -> bool:
 def replaced_paths(seen: ContainerFacts) -> dict[str, str]:
     """Return changed system paths, and new ones that programs or tests look for, with the start of their checksums.
 
-    In order of path. Tests that run beside such files may behave differently than in the image.
+    Ordered by path. Tests that run beside such files may behave differently than in the image.
     """
     found: dict[str, str] = {}
     for path in sorted(seen.changes):

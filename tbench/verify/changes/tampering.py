@@ -1,4 +1,4 @@
-"""Rules about files of the work that influence tests: settings, plugins and modules that runner and language read.
+"""Rules about files of the work that influence tests: settings, plugins, modules for test runners and languages.
 
 Files that match a rule are not copied into a fresh container, unless the instruction names them or the oracle added
 them, too.

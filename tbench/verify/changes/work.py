@@ -25,14 +25,14 @@ TEST_FILE = re.compile(r".*/(?:test_[^/]*|[^/]*_test)\.py")
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
 """Kinds of signs about paths that are not copied, or only in part."""
 KINDS_ON_NETWORK = frozenset({"hosts"})
-"""Kinds of signs that hold in a fresh container, too, if it is on the agent's network, with the same host names."""
+"""Kinds of signs that also count in a fresh container on the agent's network, where host names are the same."""
 
 Work = tuple[list[str], list[str]]
 """Paths to copy, and paths to remove."""
 
 
 def holds_in_fresh(sign: Sign, seen: ContainerFacts, *, is_apart: bool = False) -> bool:
-    """Whether a sign holds in a fresh container, too, which may be apart from the agent's network."""
+    """Whether a sign also counts in a fresh container; `is_apart`: it is not on the agent's network."""
     return (sign.kind in KINDS_ON_NETWORK and not is_apart) or seen.tests.names_file(sign.path)
 
 
@@ -68,9 +68,9 @@ def without_system(seen: ContainerFacts, work: Work) -> Work:
 
 
 def without_tests(seen: ContainerFacts, work: Work) -> Work:
-    """Return the work without new files that may be taken for the tests' own, and that the instruction does not name.
+    """Return the work without new files that tests may mistake for their own, and that the instruction does not name.
 
-    Files taken for the tests' own: test files that pytest would collect, and paths outside of the working directory
+    Tests may mistake for their own: test files that pytest would collect, and paths outside of the working directory
     that the tests name.
     """
     roots = tuple(f"{root.rstrip('/')}/" for root in seen.tests.pytest_roots)

@@ -51,7 +51,7 @@ measure() {
         END { printf "%.0f %d\n", sum, NR }'
 }
 
-# Exits before anything is read if the sources up to $3 hold more than $1 bytes, or $3 more than $2 entries.
+# Exits before anything is read if the sources up to $3 have more than $1 bytes, or $3 alone more than $2 entries.
 weigh() {
     local size count most_bytes=$1 most_entries=$2 source=$3
     shift 3
@@ -95,7 +95,7 @@ pack() {
     nothing
 }
 
-# Packs source $2 if it holds at most $1 bytes.
+# Packs source $2 if it has at most $1 bytes.
 pack_small() {
     local size=0
     ! find_real "$2" || [ ! -d "$real" ] || read -r size _ <<-END

@@ -164,7 +164,7 @@ class _Collector:
     async def _copy(
         self, sandbox: Sandbox, artifacts: Sequence[Artifact], archive: IO[bytes], *, with_logs: bool
     ) -> list[Copied]:
-        """Copy each artifact into the archive. One whose archive is broken in every try is skipped."""
+        """Copy each artifact into the archive. An artifact that cannot be read whole in any try is skipped."""
         copied: list[Copied] = []
         tries = 0
         while (rest := artifacts[len(copied) :]) or with_logs:

@@ -172,7 +172,7 @@ class _Graded:
 
 
 class SeparateVerifier:
-    """Verifies one trial in fresh sandboxes, one at a time. The first exists until the second starts, or `remove`."""
+    """Verifies one trial in fresh sandboxes, one at a time. The first lasts until the second or `remove`."""
 
     def __init__(self, environment: Environment, start: Callable[[], Awaitable[Sandbox]]) -> None:
         """`start` starts a new sandbox of the environment."""
@@ -219,7 +219,7 @@ class SeparateVerifier:
             # Artifacts can tamper with the tests that run them, even in a fresh container.
             inspection = await inspect_container(task, sandbox, verdict.facts)
         except TrialError as error:
-            # If the image has the tests, they may be missing from the task's directory.
+            # If the image has the tests, the task's directory may lack them, so that they cannot be read here.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
             return _Graded(verdict)

@@ -25,7 +25,7 @@ unpack() {
     EXTRACT_UNSAFE_SYMLINKS=1 $busybox tar -xf - -C / || exit $exit_not_staged
 }
 
-# Removes Python's caches below $1, which may belong to another source. Python writes new ones.
+# Removes Python's bytecode caches below $1, which may not match the source. Python writes new ones.
 drop_caches() {
     $busybox find "$1" -name __pycache__ -prune -exec $busybox rm -rf -- {} +
 }

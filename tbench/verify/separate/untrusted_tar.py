@@ -31,7 +31,7 @@ class BrokenArchive(Exception):
 
 @dataclass
 class CopyBudget:
-    """Remaining limits of what is copied from archives."""
+    """What may still be copied from archives."""
 
     entries: int
     shown_bytes: int
@@ -95,7 +95,7 @@ def _members(raw: IO[bytes]) -> Iterator[tarfile.TarInfo]:
             yield member
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise BrokenArchive(str(error)) from None
-    # tarfile takes anything that is no header for the end.
+    # tarfile mistakes anything that is not a header for the end of the archive.
     raw.seek(archive.offset)
     if raw.read(len(END)) != END:
         raise BrokenArchive("it has no end mark")
@@ -181,7 +181,7 @@ class _Copier:
     def _shown(self, member: tarfile.TarInfo, parts: Parts, files: contextlib.ExitStack) -> list[IO[bytes]]:
         """Return a list with a new file for people to read; empty if it exceeds the budget or cannot be created.
 
-        That is no error, since this file is not verified.
+        Neither is an error, since the verifier does not use this file.
         """
         if self._show_at is None or member.size > self._budget.shown_bytes:
             return []
