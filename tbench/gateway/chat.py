@@ -27,7 +27,7 @@ _TYPES: Mapping[RefusalKind, str] = {"unauthorized": "authentication_error", "un
 
 
 class ChatDialect:
-    """Messages keep their form, which is that of the model's own endpoint; parts that are not text are replaced."""
+    """Leaves messages in their form, as the model's endpoint uses the same, and replaces parts that are not text."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         if field_of(body, "n", int, 1) != 1:

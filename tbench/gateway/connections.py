@@ -26,8 +26,8 @@ _LARGEST_FRAME = 1 << 20
 _MAX_UNREAD = 40 << 20
 """Maximum number of bytes that a server may leave unread; then the connection that exceeds it is closed."""
 _MAX_OPEN = 128
-"""Maximum number of connections of one sandbox. The program allows fewer, but an agent that runs as its user can write
-to its output."""
+"""Maximum number of connections of one sandbox. The program allows fewer, but an agent that runs as the same user can
+write to the program's output."""
 _START_SEC = 30.0
 _UNREACHABLE_SEC = 120.0
 """Longest time for which the sandbox may be out of reach."""
@@ -53,7 +53,7 @@ class Connections:
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
-        """Listen for the block. Yields the port, and a task that ends only with an exception: TerminalUnreachable if
+        """Listen within the block. Yields the port, and a task that ends only with an exception: TerminalUnreachable if
         the sandbox is out of reach, TerminalLost if something in the sandbox keeps ending the program. Raises
         TerminalUnreachable and what `connect` raises.
         """
@@ -154,7 +154,7 @@ class Connections:
 
     async def _send_back(self, stream: ByteStream, number: int, reader: asyncio.StreamReader) -> None:
         """Forward a server's answers, and the end of its connection."""
-        # The reader of the stream reports its loss.
+        # If the stream is lost, the task that reads from it reports that.
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 await stream.write(_FRAME.pack(number, len(data)) + data)

@@ -1,4 +1,4 @@
-"""The interface of dialects, that is, of chat APIs, and the common form of their requests."""
+"""The interface of dialects, which are chat APIs such as `/v1/messages`, and the common form of their requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BadRequest(Refused):
 
 
 class Body(dict[str, Any]):
-    """The object that an agent has sent; it records which fields were read."""
+    """The JSON object of an agent's request. Records which of its fields are read, to find those without effect."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
@@ -68,16 +68,16 @@ class ModelRequest:
     model: str = ""
     """The name that the agent gives to the model, which every answer repeats."""
     free_text_tools: frozenset[str] = frozenset()
-    """Names of tools whose input is a text instead of an object; the model gets them as functions with one text."""
+    """Names of tools whose input is a text instead of an object; the model gets functions with one parameter."""
     reports_usage: bool = True
-    """Whether a streamed answer ends with the counts."""
+    """Whether a streamed answer ends with the counts of tokens."""
     left_out: tuple[str, ...] = ()
-    """Tools of the provider's servers, which are not offered to the model."""
+    """Types of the tools that run on the provider's servers; they are not offered to the model."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, with the other data of an answer."""
+    """A model's reply with the other data that an answer to an agent needs."""
 
     request: ModelRequest
     reply: Reply
@@ -146,7 +146,7 @@ def refuse(body: Mapping[str, Any], **why: str) -> None:
 def may_use_tools(choice: object) -> bool:
     """Return whether the model may call tools, from a tool_choice of any dialect. Raises BadRequest.
 
-    The model's endpoint gets no tool_choice: by default, the model decides.
+    No tool_choice is sent to the model's endpoint: by default, the model decides.
     """
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind not in (None, "auto", "none"):
@@ -157,10 +157,9 @@ def may_use_tools(choice: object) -> bool:
 def offered_tools(
     body: Mapping[str, Any], is_own: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
-    """Return the tools that the agent runs itself, if the model may call any, and the types of the tools that the
-    agent's provider runs.
+    """Return the tools that the agent runs itself, if the model may call any, and the types of all other tools.
 
-    Raises BadRequest.
+    The others run on the servers of the agent's provider. Raises BadRequest.
     """
     tools = objects_of(body, "tools")
     own = [each for each in tools if is_own(each)] if may_use_tools(body.get("tool_choice")) else []
@@ -178,7 +177,7 @@ def max_tokens_of(body: Mapping[str, Any], *names: str) -> int | None:
 
 
 def text_of(content: object, where: str) -> str:
-    """Return a content, a text or a list of parts, as one text. Raises BadRequest.
+    """Return the content of a message, which is a text or a list of parts, as one text. Raises BadRequest.
 
     Parts that are not text, such as images, are replaced by a note.
     """

@@ -35,7 +35,7 @@ _SIGNATURE = "tbench"
 
 
 class MessagesDialect:
-    """Content blocks: text, thinking, tool_use, tool_result."""
+    """Translates messages of content blocks: text, thinking, tool_use, tool_result."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         refuse(body, stop_sequences="is not supported", mcp_servers="is not supported", container="is not supported")
@@ -97,7 +97,7 @@ def _add(conversation: Conversation, message: Mapping[str, Any], where: str) -> 
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects_of(message, "content")
     if role == "assistant" and not blocks:
         conversation.add_reply()
-    # Results first: the answers to calls have to follow them directly.
+    # Results first, because the results of tool calls have to follow the calls directly.
     for block in sorted(blocks, key=lambda block: block.get("type") != "tool_result") if role == "user" else blocks:
         _add_block(conversation, role, block, where)
 

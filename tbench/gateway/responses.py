@@ -35,7 +35,7 @@ _PARTS = {
     "message": ("content", "content_part", "output_text"),
     "reasoning": ("summary", "reasoning_summary_part", "reasoning_summary_text"),
 }
-"""Field with the part of an item, and names of the events about the part and its text."""
+"""By type of an item: the field with its part, and the names of the events about this part and about its text."""
 _CODES: Mapping[RefusalKind, str] = {
     "overflow": "context_length_exceeded",
     "unauthorized": "invalid_api_key",
@@ -44,7 +44,7 @@ _CODES: Mapping[RefusalKind, str] = {
 
 
 class ResponsesDialect:
-    """Items: messages, reasoning, calls and their outputs. Nothing is stored between requests."""
+    """Translates items: messages, reasoning, calls and their outputs. Stores nothing between requests."""
 
     def read(self, body: Mapping[str, Any]) -> ModelRequest:
         whole = "no responses are stored; send the whole conversation"
@@ -141,7 +141,7 @@ def _output(output: object, where: str) -> str:
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
-    """Return the thinking of an item; it comes back in `encrypted_content`, unchanged."""
+    """Return the text of a reasoning item, which agents send back unchanged in `encrypted_content`."""
     if kept := field_of(item, "encrypted_content", str, ""):
         try:
             return base64.b64decode(kept, validate=True).decode()

@@ -35,8 +35,8 @@ DIALECTS: Mapping[str, Dialect] = {
 LARGEST_BODY = 32 << 20
 """Maximum number of bytes of a request, unpacked."""
 MOST_PARTS = 200_000
-"""Maximum number of lists, objects and further values of them in a request, and of halves of characters. Reading them
-blocks all trials; the bytes of a long text do not."""
+"""Maximum number of lists, objects and their entries in a request, and of escaped halves of surrogate pairs. Parsing
+these blocks all trials; the bytes of a long text do not."""
 DEEPEST = 100
 """Maximum depth of lists and objects in a request. Much deeper ones could not be stored with the trial."""
 MAX_AT_ONCE = 16
@@ -51,16 +51,16 @@ _COUNT_TOKENS = "/messages/count_tokens"
 _QUIET_SEC = 10.0
 """Longest silence of a streamed answer: agents give up on a stream that is silent for too long."""
 _TOKENS_PER_BYTE = 0.3
-"""Estimate before the server has counted a prompt."""
+"""Estimate that is used until the server has counted the tokens of a prompt."""
 _UNHEARD = logging.Logger("requests of agents", level=logging.CRITICAL + 1)
-"""An agent that sends nonsense must not fill the screen; `failure` has what is a bug."""
+"""Drops aiohttp's messages: an agent that sends nonsense must not fill the screen, and `failure` keeps bugs."""
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
 class Gateway:
     """The endpoint of one trial. `serve` is a factory of protocols for its connections.
 
-    `max_tokens` bounds each reply. While the model's endpoint is down, streams get comments, and other answers wait.
+    `max_tokens` bounds each reply. While the model's endpoint is down, streamed answers get comments, and others wait.
     """
 
     def __init__(self, ask: Ask, *, secret: str, model: str, max_tokens: int, context_tokens: int | None) -> None:
@@ -77,8 +77,8 @@ class Gateway:
         self.answered = 0
         """Number of replies of the model."""
         self.reason_to_give_up: Outcome | None = None
-        """Outcome of an agent that gives up now because of the model: the context is full, or the last reply was cut
-        and so had no usable action."""
+        """Outcome to record if the agent gives up now: the context is full, or the last reply was cut and so had no
+        usable action."""
         self.failure: Exception | None = None
         """First unexpected exception, which is a bug."""
         self.serve = web.Server(self._handle, access_log=None, logger=_UNHEARD)
@@ -163,7 +163,7 @@ class Gateway:
         done, _ = await asyncio.wait({asking}, timeout=_QUIET_SEC)
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         if done and isinstance(error := asking.exception(), Refused):
-            raise error  # while the answer can still have a status
+            raise error  # no byte was sent, so the answer can still have an error status
         try:
             await response.prepare(request)
             while not done:
@@ -248,7 +248,7 @@ async def _read_body(request: web.BaseRequest) -> bytes:
             if len(body) > LARGEST_BODY:
                 raise too_large
     except web.RequestPayloadError:
-        raise BadRequest("the body cannot be read: it is not what its headers say") from None
+        raise BadRequest("the body cannot be read: it does not match its headers") from None
     except ConnectionError:
         pass
     return bytes(body)
@@ -261,7 +261,7 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     try:
         data = _loads(body.decode())
         if b"\\ud" in body or b"\\uD" in body:
-            # Programs in JavaScript may cut a text between the halves of a character, which no file can hold.
+            # JavaScript may cut a text inside of a surrogate pair, and no file can store the half that is left.
             data = _loads(without_lone_surrogates(json.dumps(data, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
@@ -293,7 +293,7 @@ def _has_too_many_parts(body: bytes) -> bool:
     """Whether a JSON text has more than MOST_PARTS parts, found without parsing it."""
     if body.count(b"\\ud") + body.count(b"\\uD") > MOST_PARTS:
         return True
-    if _marks(body) <= MOST_PARTS:  # also with those in texts
+    if _marks(body) <= MOST_PARTS:  # even with the marks inside of texts
         return False
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if unescaped.count(b'"') > 4 * MOST_PARTS:  # each part has at most a name and a text
