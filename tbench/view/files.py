@@ -39,7 +39,7 @@ class ServedFile:
 
 @dataclass(frozen=True, slots=True)
 class ServedFolder:
-    """Folder whose files are served, except links, hidden files, and anything in such folders."""
+    """Folder whose files are served, except links, hidden files, and anything below a linked or hidden folder."""
 
     root: Path
 

@@ -88,14 +88,14 @@ class JournalTail:
 
 NOTES_KEPT, VERDICTS_KEPT = 12, 6
 _ENOUGH_TO_GUESS = 3
-"""Number of ended trials from which the rest is estimated."""
+"""Number of ended trials that are needed to estimate the remaining time."""
 PHASES = ("queued", "image", "sandbox", "agent", "verifier", "teardown")
 MARKS = tuple(status for status in Status if status is not Status.MISSING)
 """Statuses of ended trials."""
 
 
 class WatchedRun:
-    """Run that is followed by its journal."""
+    """Run whose progress is read from its journal."""
 
     def __init__(self, stored: StoredRun) -> None:
         self.stored = stored
@@ -105,7 +105,7 @@ class WatchedRun:
         self.events = 0
         """Number of events read."""
         self.endpoint = ""
-        """Last message about the endpoint going away or coming back; empty if it never was down."""
+        """Last message about an outage of the endpoint or its end; empty if there was no outage."""
         self.is_away = False
         self._journal = JournalTail(stored.path / JOURNAL_NAME)
         self._ended: dict[str, EndedTrial] = {}
@@ -162,7 +162,7 @@ class WatchedRun:
         return (trial := self.trials.get(name)) is not None and attempt < trial.attempt
 
     def _start(self, left: int) -> None:
-        """Start or resume: a resumed run drops the errors that it is going to try again."""
+        """Take the start of the run, or of a resumed run, which drops the errors that it is going to try again."""
         self.is_over, self.is_away = False, False
         self.trials.clear()
         for trial in [each for each, ended in self._ended.items() if ended.mark == "error"]:

@@ -1,4 +1,4 @@
-"""Finds and follows running runs, and publishes their state: often while a page is open, else rarely."""
+"""Finds and follows running runs, and publishes their state: often while a page is open, otherwise rarely."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tbench.view.trials import RunningTrial
 
 @dataclass(slots=True)
 class OpenRuns:
-    """Finds runs again and again, and reads only those that changed."""
+    """Finds running runs at every scan, and reads only runs that changed since the previous one."""
 
     roots: Sequence[Path]
     stamps: dict[Path, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class RunWatch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`link_of` returns the page of a run, `trial_link_of` that of an attempt. `on_change` is called when files of
-        runs have changed, with whether a run has started or ended."""
+        runs have changed, and its argument says whether a run has started or ended."""
         self.state = state
         self.readers = 0
         """Number of browsers that follow the state."""
@@ -299,7 +299,7 @@ def _size(file: Path) -> int:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether a process holds the run's lock, or that cannot be determined."""
+    """Whether a process holds the run's lock; true if this cannot be determined."""
     try:
         return RUN.is_locked(path)
     except FileNotFoundError:

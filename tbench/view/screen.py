@@ -1,4 +1,4 @@
-"""A small terminal emulator: draws cells, colours and cursor, enough for a small picture of a screen.
+"""A small terminal emulator: draws cells, colours and cursor, which is enough for a small picture of a screen.
 
 The page shows large screens with a complete emulator; this one is cheap enough to keep many at once.
 """

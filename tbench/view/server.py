@@ -219,7 +219,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class ViewHandler(LocalHandler):
-    """One connection of a browser. Answers only reading requests."""
+    """One connection of a browser. Answers only requests that read."""
 
     server_version = "tbench-view"
     timeout = IDLE_SEC
