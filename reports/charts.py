@@ -19,8 +19,8 @@ from tbench.text import replace_unseen
 
 # SVG elements with escaped attributes and texts, positioned in percent of the width.
 #
-# Wide charts have no viewBox: with positions in percent, letters keep their size and dots stay round on a phone as on
-# a large screen. Only lines are stretched, in a `stretched_plot` inside.
+# Wide charts have no viewBox: with positions in percent, letters keep their size and dots stay round both on a phone
+# and on a large screen. Only lines are stretched, in a `stretched_plot` inside.
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -38,7 +38,7 @@ def picture(kind: str, label: str, *children: str, **attributes: str | float | N
 
 
 def linked_picture(kind: str, label: str, *children: str, **attributes: str | float | None) -> Markup:
-    """Return a chart that contains links, which an element with the role `img` may not."""
+    """Return a chart that contains links, which an element with the role `img` may not contain."""
     known = {"role": "group", "aria_label": label}
     return element("svg", *children, class_=f"chart {kind}", **known, **attributes)
 
@@ -129,7 +129,7 @@ class ChartScale:
 def fit_scale(values: Iterable[float], *, least: float) -> ChartScale:
     """Return a scale that fits the values with a margin and is at least `least` wide.
 
-    If all values lie between 0 and 1, as scores mostly do, the scale does not extend beyond.
+    If all values are between 0 and 1, like most scores, the scale stays within this range.
     """
     known = list(values) or [0.0, 1.0]
     low, high = min(known), max(known)
@@ -364,7 +364,7 @@ def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: s
     pieces, x = list[str](), 0.0
     for part, amount in zip(parts, amounts, strict=True):
         width = min(100.0 - x, 100 * (amount / whole)) if whole > 0 else 0.0
-        if width > 0:  # not by `element`: each trial of a site has such a bar
+        if width > 0:  # without `element`, which is slower: each trial has such a bar
             place = f'x="{number(x)}%" width="{number(width)}%" height="100%"'
             words = _text(part.words)
             pieces.append(f'<rect class="part {class_name(part.name)}" {place}><title>{words}</title></rect>')

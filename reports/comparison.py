@@ -132,7 +132,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
 
 
 def _p_text(p: float) -> str:
-    """Return how often chance alone makes such a difference, as text."""
+    """Return as text how often chance alone makes a difference of this size."""
     if p >= _HIGHEST_P:
         return "in every case"
     return f"in {100 * p:.2g} of 100 cases" if p >= 0.001 else "in fewer than 1 of 1,000 cases"
@@ -190,7 +190,7 @@ def _tasks(comparison: Comparison, first: ComparedRun, second: ComparedRun) -> I
 
 
 def _groups(tasks: Iterator[ComparedTask]) -> Iterator[tuple[str, str, str, list[ComparedTask]]]:
-    """Yield name, heading, hint and tasks of each group; largest losses first, but largest gains first if passing."""
+    """Yield name, heading, hint and tasks of each group; largest losses first, in `passing` largest gains first."""
     members = defaultdict(list)
     for each in tasks:
         members[each.group].append(each)

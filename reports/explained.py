@@ -8,7 +8,7 @@ from tbench.errors import TbenchError
 from tbench.explaining.explanation import Explanation
 
 MAX_TRIALS = 20_000
-"""Trials of a run above which pages have no explanation, which would take seconds."""
+"""Number of a run's trials above which pages have no explanation, because making it would take seconds."""
 
 
 def explanation_for_page(planned: int, explain: Callable[[], Explanation]) -> Explanation | None:

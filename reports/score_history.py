@@ -94,7 +94,7 @@ class _HistoryDrawing:
         return draw("wide history", label, *pieces, height=number(_HEIGHT + _FOOT))
 
     def _fitting_scale(self, ends: Sequence[float]) -> ChartScale:
-        """Return a scale that fits the scores, their intervals, the baseline and these ends."""
+        """Return a scale that includes the scores, their intervals, the baseline and the values `ends`."""
         scores = [score for score in self._scores if score is not None]
         low_high = [end for at in range(self._count) for end in self._interval(at) or ()]
         base = [self._base_mean] if self._base_mean is not None else []

@@ -79,7 +79,7 @@ class TaskRecord:
 
     @property
     def main(self) -> TaskSeries:
-        """Series that best represents the present. Only for a task that some run planned."""
+        """The most relevant series, by `weight`. Requires that some run planned the task."""
         return max(self.series, key=lambda each: weight(each.series))
 
     @cached_property
@@ -272,7 +272,7 @@ def _charts(record: TaskRecord, trials: TaskTrials) -> Iterator[TaskHistory]:
 
 
 def _is_single(runs: Sequence[TaskRun]) -> bool:
-    """Whether most runs have one trial of the task, whose mean would be a line that jumps between 0 and 1."""
+    """Whether most runs have a single trial of the task, so that a chart of the mean would jump between 0 and 1."""
     return 2 * sum(each.point.planned == 1 for each in runs) > len(runs)
 
 

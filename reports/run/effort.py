@@ -16,12 +16,12 @@ MAX_BARS = 300
 
 
 def effort_data(summary: Summary) -> dict[str, Any]:
-    """Return bars of time and tokens (None if nothing was recorded) and their parts."""
+    """Return the bars of time and of tokens, each None if nothing was recorded, and their parts."""
     spent = [(name, name, sec, seconds(sec)) for name, sec in summary.time.parts().items() if sec > 0]
     tokens = [(name, kind, amount, f"{amount:,.0f}") for name, kind, amount in _tokens(summary)]
     token_parts = [BarPart(kind, amount, f"{name}: {shown}") for name, kind, amount, shown in tokens]
     return {
-        "time_bar": stacked_bar(_bar_parts(summary.time), label="Time by what it went into") if spent else None,
+        "time_bar": stacked_bar(_bar_parts(summary.time), label="Time by use") if spent else None,
         "time": _with_shares(spent),
         "token_bar": stacked_bar(token_parts, label="Tokens by kind") if tokens else None,
         "tokens": _with_shares(tokens),

@@ -47,7 +47,7 @@ TRIAL_COLUMNS = (
     TrialColumn("Tokens out", lambda trial: trial.usage.completion_tokens),
     TrialColumn("Attempt", lambda trial: trial.attempt, is_hidden=True),
 )
-"""Columns of the list of trials, after task, seed and result; a new column is one line here."""
+"""Columns of the list of trials, after task, seed and result; to add a column, add a line here."""
 
 
 def _trial_columns(run: StoredRun) -> Iterator[TrialColumn]:

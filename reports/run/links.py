@@ -83,7 +83,7 @@ class FileLinks:
         return None
 
     def trial(self, name: str, cell: Cell) -> str | None:
-        """Return a trial's line in the list, its best file, or None."""
+        """Return the link to a trial's line in the list, or else to its best file; None without either."""
         if cell.status is Status.MISSING:
             return None
         if name in self._lines:

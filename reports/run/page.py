@@ -121,7 +121,7 @@ def run_facts(run: StoredRun, model: object) -> dict[str, str]:
 
 
 _QUOTED = ("Model", "Agent", "Protocol", "Sampling", "Limits", "Dataset", "Imported from", "tbench", "Created")
-"""Facts without which a score cannot be compared with another one."""
+"""Facts that have to be known before a score can be compared with another one."""
 
 
 def score_markdown(run: StoredRun, summary: Summary, model: object) -> str:
@@ -321,7 +321,7 @@ def _trial_links(summary: Summary, checks: Sequence[ValidityCheck], links: RunLi
 
 
 def _seed_strip(summary: Summary) -> Markup | None:
-    """Draw the scores of all seeds; None for a single seed, and if trials are missing."""
+    """Draw the scores of all seeds; None for a single seed, or if trials are missing."""
     score = summary.score
     if score is None or score.std is None or summary.counts.missing:
         return None

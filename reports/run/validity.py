@@ -161,7 +161,7 @@ def _people(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
         words = summary.tags_line or f"{counted(len(notes), 'note')} without tags"
         named = tuple((_noted_trial(note), note.words) for note in notes[:FLAGS_SHOWN])
         details = (f"and {counted(len(notes) - len(named), 'more note')}",) if len(notes) > len(named) else ()
-        yield ValidityCheck(Standing.DOUBT, "Notes", f"{words}; the score counts them as all others", named, details)
+        yield ValidityCheck(Standing.DOUBT, "Notes", f"{words}; the score counts them like all others", named, details)
 
 
 def _noted_trial(note: TrialNote) -> str:

@@ -50,7 +50,7 @@ class RewardChange:
     before: float
     now: float
     is_new: bool
-    """Whether the task went from solved to not solved at any seed, or the other way round."""
+    """Whether the run with the higher reward solved the task at some seed, and the other run at none."""
 
     @property
     def difference(self) -> float:
@@ -136,7 +136,7 @@ def _worst_first(moved: Iterable[RewardChange]) -> tuple[RewardChange, ...]:
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _NOT_ABOUT_TRIALS = frozenset(("tasks", "output"))
-"""Sections that only choose the trials and the output directory; nights differ in their seeds."""
+"""Sections that only choose the trials, such as a night's seeds, and the output directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _KnownSettings:
 def known_differences(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
     """Return everything known to differ between two runs: name, and `before → now`.
 
-    For tasks and images the text names them. Empty if the settings of a run cannot be read.
+    For tasks and images, the text lists the tasks concerned instead. Empty if the settings of a run cannot be read.
     """
     before, now = _settings_of(site, old), _settings_of(site, new)
     if before is None or now is None:
@@ -172,7 +172,7 @@ def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:
         return None
 
 
-@lru_cache(maxsize=4)  # the last runs read: most of them are also the good run before the next one
+@lru_cache(maxsize=4)  # a run is often read again, as the good run that the next one is compared with
 def _own_settings(file: Path, _known: str) -> _KnownSettings:
     document = read_run_document(file)
     locked, config = document.locked, document.config.model_dump(mode="json")

@@ -27,7 +27,7 @@ from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned, is_run
 from tbench.storage.summaries import make_summary
 
-# The gate's verdict on each run of a series at the time when it was the last one.
+# The gate's verdict on each run of a series, as it was when that run was the newest one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class AlarmSpan:
     ended_at: str | None
     """Night that ended the alarm; None while it lasts."""
     shift: Shift | None = field(default=None, compare=False)
-    """The drop as judged at the last night of the alarm: all pages about the drop show its figure."""
+    """The drop as judged at the last night of the alarm: all pages about the drop show these same figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def judge_series(nights: Sequence[Night], rule: GateRule) -> JudgedSeries:
 
 
 def _verdicts(nights: Sequence[Night], rule: GateRule) -> Iterator[GateVerdict]:
-    """Yield the verdict on the last night, then on the last of the nights not compared with it, and so on."""
+    """Yield the verdict on the last night, then on the last night that no verdict has compared yet, and so on."""
     known: set[str] = set()
     for end in range(len(nights), 0, -1):
         if nights[end - 1].name not in known:
@@ -121,8 +121,8 @@ def _alarm_spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSp
 
 
 _RUNS_KEPT, _RESULTS_KEPT = 4, 30_000
-"""Number of runs held in memory in any case (a run, those it is compared with, and one to spare), and of results of
-all runs up to which more are held."""
+"""Number of runs that are always kept in memory (a run, those it is compared with, and one to spare), and total number
+of results up to which further runs are kept."""
 
 
 @dataclass(slots=True)
@@ -139,9 +139,9 @@ class KeptRuns(RunReader):
     def __init__(self, summarise: Callable[[StoredRun], Summary] = make_summary) -> None:
         self._summarise = summarise
         self._kept: dict[Path, _KeptRun] = {}
-        """The last used run is the last one."""
+        """The most recently used run comes last."""
         self._results = 0
-        """Number of results of all runs that are held."""
+        """Number of results of all runs in memory."""
 
     def _run(self, path: Path) -> _KeptRun:
         """Read a run, unless it was read when its files had the same stamp."""
@@ -188,7 +188,7 @@ class NightlySeries:
     """Name of the night, by run directory, oldest first."""
     rule: GateRule = field(default_factory=GateRule)
     explained: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
-    """Each night's record of the difference of its last run from the good ones: `sentence` and `parts`."""
+    """Each night's record of how its last run differs from the good ones: `sentence` and `parts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class Site:
         return ComparedRun(run.row.name, rewards.table, rewards.hashes)
 
     def trials(self, run: SiteRun) -> tuple[TrialRow, ...]:
-        """Return the final results of a run, which its own page, and comparisons with its neighbours, ask for."""
+        """Return the final results of a run, kept for its own page and for comparisons with its neighbours."""
         known = self._trials
         if run.slug not in known:
             while len(known) >= _RUNS_KEPT:
@@ -424,7 +424,7 @@ def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[Nightl
 
 
 def _series_names(grouped: Mapping[tuple[str, ...], Sequence[SiteRun]]) -> dict[tuple[str, ...], str]:
-    """Return the name of each series: lane or model, and the agent where series of that name have several."""
+    """Return the name of each series: lane or model, and the agent if series of this name have several agents."""
     names = {key: key[1] or runs[0].row.agent or runs[0].row.name for key, runs in grouped.items()}
     agents: defaultdict[str, set[str | None]] = defaultdict(set)
     for key, name in names.items():

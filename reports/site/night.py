@@ -114,7 +114,7 @@ def _summary(site: Site) -> str:
 # The page of a night: the changes since the last good one.
 
 _ROWS_OPEN, _ROWS_SHOWN = 10, 40
-"""Numbers of tasks in a list: visible ones, and all together with those to unfold. The comparison page has more."""
+"""Numbers of tasks in a list: visible at first, and including the folded ones. The comparison page has more."""
 _ERRORS_SHOWN = 20
 _SURE = 0.05
 """Adjusted p below which a task's change is not marked as possible chance."""
@@ -129,7 +129,7 @@ class MovedList:
     kind: str
     heading: str
     new_label: str
-    """Label of tasks that are no longer solved at any seed, or only now."""
+    """Label of tasks that are no longer solved at any seed or, among higher ones, are solved only now."""
     rates: tuple[RewardChange, ...]
     most: int
 
@@ -164,7 +164,7 @@ class NightAlarm:
 def shown_data(site: Site, name: str, runs: Sequence[SiteRun]) -> str:
     """Return everything from which the page of a night is made, apart from the files of its runs and of good ones.
 
-    If neither changes, the page need not be written again.
+    If neither this data nor these files change, the page need not be written again.
     """
     return repr((_neighbours(site, name), [_shown_data(site, run) for run in runs]))
 
@@ -251,7 +251,7 @@ def _trials_of(site: Site, run: SiteRun, tasks: Sequence[str]) -> dict[str, list
 
 
 def _lists(change: RunChange | None, most: int) -> list[MovedList]:
-    """Return the lists of lower and higher tasks, with at most `most` rows each."""
+    """Return the lists of tasks with lower and with higher rewards, with at most `most` rows each."""
     if change is None:
         return []
     lower = MovedList("lower", "Lower", "newly failing", change.lower, most)
@@ -260,7 +260,7 @@ def _lists(change: RunChange | None, most: int) -> list[MovedList]:
 
 
 def _alarm(series: RunSeries, run: SiteRun) -> NightAlarm | None:
-    """Return the gate's message for a run at which an alarm stood or ended."""
+    """Return the gate's message for a run that was in alarm or ended an alarm."""
     found, drop = series.judged_night(run), series.drop_at(run)
     if found is not None and drop is not None:
         words = f"{drop_text(drop)}; C = {found.c or 0.0:.1f}, above the limit of {series.rule.h:g}"

@@ -161,7 +161,7 @@ def _matrices(rows: Sequence[SeriesRow]) -> Iterator[dict[str, Any]]:
 
 
 def _newest(rows: Sequence[SeriesRow], key: Callable[[SeriesRow], tuple[str, str]]) -> dict[tuple[str, str], SeriesRow]:
-    """Return the first row of each key: rows are newest first."""
+    """Return the newest row of each key, which is the first one."""
     cells: dict[tuple[str, str], SeriesRow] = {}
     for row in rows:
         cells.setdefault(key(row), row)

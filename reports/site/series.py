@@ -113,7 +113,7 @@ def _verdict_lines(series: RunSeries) -> tuple[str, ...]:
 
 _SHOWN = 100
 _SPACE = uuid.UUID("5b0f6a52-6f0e-5d0e-9a57-5d5f1b6f7c19")
-"""Namespace of the entries' ids; a different one would make all alarms look new to feed readers."""
+"""Namespace of the entries' ids; with a different one, all alarms would look new to feed readers."""
 _NEVER = "1970-01-01T00:00:00Z"
 
 

@@ -87,14 +87,14 @@ def gate_text(series: RunSeries, run: SiteRun) -> str:
 
 
 def drop_text(drop: Shift) -> str:
-    """Return a drop with the two scores whose difference it is."""
+    """Return a drop as text, with the score during the drop and the usual score."""
     points = drop.points.replace("-", "\N{MINUS SIGN}")
     scores = f"{with_spread(drop.now, None)}, usually {with_spread(drop.base, None)}"
     return f"{points} points over the drop ({counted(drop.nights, 'night')}): {scores}"
 
 
 def worst_state(site: Site, runs: Iterable[SiteRun]) -> RunState:
-    """Return the state of a night: that of its most urgent run."""
+    """Return the state of a night's most urgent run, which is the state of the night."""
     return min((state_of(site.series_of(run), run) for run in runs), key=lambda state: state.rank)
 
 

@@ -51,7 +51,7 @@ MARKER_NAME = ".tbench-site"
 """First file of every site. A folder that is not empty is only written to if it contains this file."""
 _MARKER = b"tbench writes pages into this folder. It writes into no other folder that is not empty.\n"
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, CONFIRMED_NAME, TRIALS_NAME)
-"""Files of a run whose change means that its trials changed. Removing recordings updates the trials' folder."""
+"""Files of a run that change when its trials do; the time of the trials' folder changes if recordings are removed."""
 _ASSETS = "assets"
 _SHARE = 30
 """Smallest number of runs for which a further process is worth its start."""

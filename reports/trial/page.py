@@ -1,7 +1,7 @@
 """The trials of a run as chunks of rendered pages with complete texts and recordings, and the page that shows one.
 
-A file for each trial would mean 27,000 files after 300 nights. Trials of a run have most text in common, so they are
-packed together, and the browser unpacks the chunk with the trial that it shows.
+A file for each trial would mean 27,000 files after 300 nights. Trials of a run share most of their text, so they are
+packed together in chunks, and the browser unpacks the chunk with the trial that it shows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEEDS_SHOWN = 11
 
 
 _CHUNK_CHARS = 1_000_000
-"""Number of characters from which a chunk gets no further trial."""
+"""Number of characters after which a chunk gets no further trial."""
 
 
 def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ class _ShownRun:
 
 
 def _asking(stored: StoredRun, result: TrialResult, parts: Sequence[TrialSection]) -> Sequence[tuple[str, str]]:
-    """Return the commands that show more of the trial, as far as its files are there."""
+    """Return the commands that show more of the trial, if its files still exist."""
     if stored.document is None or not any(part.is_kept for part in parts):
         return ()
     return inspection_commands(stored.path, result, has_steps=any(part.steps for part in parts))
@@ -204,7 +204,7 @@ def _shown_section(part: TrialSection) -> dict[str, Any]:
         # The steps without a card, as text, and the number of cards before them.
         "left_out": f"Steps {missing[0]} to {missing[-1]}, {counted(len(missing), 'step')}" if missing else "",
         "left_out_after": missing[0] - 1 if missing else 0,
-        "strip": timeline(cards, f"the {counted(len(cards), 'step')} by their time"),
+        "strip": timeline(cards, f"timeline of {counted(len(cards), 'step')}"),
         "prompt": [(message.role, shorten_at_lines(message.content, _PROMPT_CHARS)) for message in part.prompt],
     }
 
@@ -235,7 +235,7 @@ def _section_data(part: TrialSection) -> dict[str, Any]:
 def _lines(part: TrialSection) -> Iterator[str]:
     """Yield the prompt, the steps and the events of the recording, each as a line of JSON; events are arrays.
 
-    Each step is followed by the events recorded during it: most of their text is the same, so they compress well.
+    Each step is followed by the events recorded during it, which repeat most of its text and so compress well.
     """
     limit = _limit(part.steps)
     header, _, events = part.cast.text.partition("\n")

@@ -84,7 +84,7 @@ def _first_lines(text: str, *, cut: bool) -> str:
     if len(lines) > _MAX_LINES * 2 // 3:
         return "\n".join(lines[: _MAX_LINES * 2 // 3])
     whole = text.rpartition("\n")[0] if cut else text
-    return whole if 2 * len(whole) > len(text) else text  # one line may be all there is
+    return whole if 2 * len(whole) > len(text) else text  # the text may be a single line
 
 
 def _last_lines(text: str) -> str:

@@ -122,7 +122,7 @@ def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | Non
     """Return the times of each step; None for all of them if nothing relates them to the recording.
 
     A step begins at its marker, and types when its actions appear in the recording, in their order. Recordings of
-    other programs have no markers: there, a step begins the model's seconds before its actions.
+    other programs have no markers: there, a step begins before its actions, by the time that the model took.
     """
     typed = first_action_times(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):
@@ -173,7 +173,7 @@ class TrialSection:
 
 
 def read_sections(run: Path, result: TrialResult, *, is_kept: bool = True) -> tuple[TrialSection, ...]:
-    """Read the stored files of a trial: a section for each task step, else one. `is_kept`: the run has kept any."""
+    """Read a trial's stored files: a section for each task step, else one. `is_kept`: the run has files of trials."""
     if not is_kept:
         return tuple(_section(None, *each) for each in zip(result.task_steps, count(1))) or (_NOTHING_KEPT,)
     trial = trial_directory(run, result.task, result.seed, result.attempt)

@@ -124,10 +124,10 @@ def _typed_text(action: str, limit: int, types_keys: bool) -> TypedText:
     return TypedText(keystrokes(text.head), text.left_out, keystrokes(text.tail), is_key)
 
 
-# The timeline: all steps of a trial, as wide as they were long, with links.
+# The timeline: all steps of a trial, each as wide as its share of the time, with links.
 
 _LEAST = 0.004
-"""Smallest share of the timeline that a step has, so that it is visible."""
+"""Smallest width of a step as a share of the timeline, so that it is visible."""
 
 
 def timeline(cards: Sequence[StepCard], label: str) -> Markup:
