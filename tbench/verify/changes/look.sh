@@ -1,8 +1,8 @@
 # shellcheck shell=dash
 # look: lists the changed files of a container and reads paths. Runs as root in the tools volume's busybox ash.
 #
-# `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c) and inspects the small changed ones, if at
-# most MOST changed. `look ""` inspects the paths on standard input, one request a line: kind, tab, path. Kinds: s (its
+# `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c) and inspects the small ones among the first
+# MOST changed ones. `look ""` inspects the paths on standard input, one request a line: kind, tab, path. Kinds: s (its
 # checksum), c (its content), g (its size, and its target if it is a link).
 #
 # Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes and sizes, checksums,
