@@ -89,7 +89,7 @@ class Oversight(Protocol):
     async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
         """Return when the model may be queried for this step; the returned messages are added to the last observation.
 
-        Raises the terminal's errors if a person has typed into it.
+        If a person has typed into the terminal, its screen is read. Raises the terminal's errors then.
         """
 
     async def reply(self, query: Query) -> Reply:
@@ -153,11 +153,11 @@ class Approval:
         """Return the message to the model about a reply that was not executed because it was not approved."""
         refused = "\n".join(f"  {each}" for each in actions)
         if not self.rules:
-            return f"Nothing of this was done, as nobody has approved it:\n{refused}"
+            return f"None of this was done, because nobody approved it:\n{refused}"
         allowed = "\n".join(f"  {rule.text}" for rule in self.rules[:_MAX_SHOWN])
         return (
-            f"Nothing of this was done, as it is not allowed here:\n{refused}\n"
-            f"Allowed is what one of these regular expressions matches as a whole:\n{allowed}"
+            f"None of this was done, because it is not allowed here:\n{refused}\n"
+            f"An action is allowed only if one of these regular expressions matches all of it:\n{allowed}"
         )
 
 
@@ -182,8 +182,8 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
 
 @dataclass
 class Approver:
-    """Checks the replies of one agent against the rules, as far as typed text shows which commands will run. Each line
-    is checked in full, including the part that earlier replies have typed.
+    """Checks the replies of one agent against the rules. Typed text does not always show which commands will run. Each
+    line is checked in full, including the part that earlier replies have typed.
     """
 
     approval: Approval

@@ -1,4 +1,4 @@
-"""Reads the tests that a verifier ran from its logs, with the messages of failed ones, to show them."""
+"""Reads from a verifier's logs which tests it ran, with the messages of failed ones, for display."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _VARYING = re.compile(
             r"(?<=\])\s+\d{2,7}\b|\b(?i:pid|process|ppid)\b[ :=#(]*\d+",  # [1] 4711, pid 4711
             r"\b0x[0-9a-fA-F]+\b",  # an address
             r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b",  # a UUID
-            r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,}\b",  # a hash, or a container's name for itself
+            r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,}\b",  # a hash, or the host name of a container
             r"\b(?i:id): [0-9a-f]{6}\b",  # such as the ids that Codex gives to the outputs of commands
             r"/tmp/[\w.-]+",
             r"\d+(?:\.\d+)?\s?(?:[kKMG]i?B|bytes)/s(?:ec)?\b",  # a speed

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 
 class LocalServer(ThreadingHTTPServer):
-    """Serves until `close`, which closes all connections and ends all threads; as a context manager, in a thread."""
+    """Serves until `close`, which closes all connections and ends all threads. A context manager serves in a thread."""
 
     daemon_threads = False  # joined by server_close()
     request_queue_size = 128

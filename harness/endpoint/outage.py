@@ -110,7 +110,7 @@ class Outage:
                 await asyncio.wait({task})
 
     def request(self, *, waits: bool = True) -> RequestOutages:
-        """Return one request's outage handler; in an outage it waits or, unless `waits`, raises OutageTooLongError."""
+        """Return the outage handler of one request; unless `waits`, an outage raises OutageTooLongError at once."""
         return RequestOutages(self, waits)
 
     @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ _DIRECTORY = Path(__file__).with_name("recipes")
 DialectName = Literal["chat", "responses", "messages"]
 PLACES = ("instruction", "url", "key", "model", "context_tokens", "max_tokens", "package", "logs")
 """Names in braces that a command and its environment may contain."""
-NO_SESSION = "a step continues the conversation of the previous step, which {agent} cannot: its process has ended"
+NO_SESSION = "a step continues the conversation of the previous step; {agent} cannot, because its process has ended"
 """Error for a task that packaged agents do not support."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,60}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}")

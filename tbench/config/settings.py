@@ -231,7 +231,7 @@ class AgentConfig(Frozen):
         str,
         Option(("--agent", "-a"), daily=True, metavar="NAME", per_agent=True, words=lambda: ("model", "oracle", "nop")),
     ] = "model"
-    """model, oracle, nop, module:Class or packaged; repeatable. `model` is a language model in tbench's own loop,
+    """model, oracle, nop, module:Class, codex …; repeatable. `model` is a language model in tbench's own loop,
     `oracle` runs the reference solution, `nop` does nothing. `tbench agent list` lists packaged agents; FILE.toml is a
     recipe for another one. In tbench run, each of several agents gets a run with each model, and the runs are
     compared."""

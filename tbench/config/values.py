@@ -47,7 +47,7 @@ _EXPECTED = "must be inherit, none, or a URL such as http://user:password@host:3
 
 
 def validate_proxy_choice(text: str) -> str:
-    """Return `text` if it is inherit, none or a proxy's URL, even a stored one. ValueErrors do not quote `text`."""
+    """Return `text` if it is inherit, none or a proxy's URL, also a masked one. ValueErrors do not quote it."""
     if text in (INHERIT, NONE):
         return text
     try:

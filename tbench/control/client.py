@@ -43,7 +43,7 @@ class AttachedTerminal:
 
 @contextlib.asynccontextmanager
 async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerminal]:
-    """Attach to a terminal during the block; `request` asks for drawn screens. Raises UsageError like `ask`."""
+    """Attach to a terminal during the block; `request.drawn` must be true. Raises UsageError like `ask`."""
     with as_usage_errors(directory):
         with short_path(directory) as path:
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_BYTES)

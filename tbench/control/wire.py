@@ -59,7 +59,7 @@ class RunOn(TrialRequest):
     until_changed: str | None = Field(default=None, pattern=r"\A/", max_length=4_000)
     """Stop when a step has changed this path, or something below it."""
     until_test: str | None = Field(default=None, max_length=1_000)
-    """Stop when a test whose name contains this changes between passed and failed; empty for any test, or the reward.
+    """Stop when a test with this text in its name passes or fails unlike before; if empty, any test or the reward.
 
     The verifier runs after each step, in a copy of the container."""
     until_exit: bool = False

@@ -211,7 +211,7 @@ async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybod
     watcher = Watcher()
     trajectory, _, terminal = await watched([LS, PWD, CLAIM, CLAIM], watcher, approval=rules("ls( .*)?"))
     assert [keys.keystrokes for keys in terminal.typed if isinstance(keys, Keys)] == ["ls\n"]
-    assert trajectory.steps[1].observation.startswith("Nothing of this was done, as it is not allowed here:\n  pwd\n")
+    assert trajectory.steps[1].observation.startswith("None of this was done, because it is not allowed here:\n  pwd\n")
     assert "ls( .*)?" in trajectory.steps[1].observation
     assert [draft.needs_approval for draft in watcher.drafts] == [False, True, False, False]
     assert [(each.step, each.kind) for each in trajectory.interventions] == [(1, "approved"), (2, "refused")]
@@ -343,4 +343,4 @@ def test_the_model_reads_what_was_refused_and_what_is_allowed(file: Path) -> Non
     words = Approval.read(f"allowlist={file}").refusal_text(["rm x"])
     assert "  rm x\n" in words
     assert "  cat [\\w./]+" in words
-    assert "nobody has approved it" in Approval.read("ask").refusal_text(["rm x"])
+    assert "nobody approved it" in Approval.read("ask").refusal_text(["rm x"])

@@ -86,7 +86,7 @@ def compare(
     as_json: bool,
     given: GivenSettings[RunConfig],
 ) -> None:
-    """Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed."""
+    """Compare runs, paired by task and seed: difference, standard error, exact p-value, and the tasks that changed."""
     cost = partial(given_cost, given)
     print_comparison(runs, "json" if as_json else form, anyway=anyway, all_tasks=all_tasks, cost=cost)
 

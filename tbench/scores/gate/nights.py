@@ -50,7 +50,7 @@ def run_identity(name: str, model: str | None, begun: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """Parameters of the gate: a CUSUM with the allowance `k` and the limit `h`, in standard deviations of a night.
+    """Parameters of the gate: a CUSUM C with the allowance `k` and the limit `h`, in standard deviations of a night.
 
     docs/nightly.md lists the false alarms and the delays of the defaults. Raises UsageError for an invalid value.
     """
@@ -84,7 +84,7 @@ class GateRule:
 
 
 NightRows = tuple[Row | None, ...]
-"""A night's rewards of each task of the last night; None for a task that the night does not have."""
+"""One night's rewards, a row for each task of the latest night; None for a task that the one night lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _aligned_rows(night: Night, last: Night, renamed: dict[str, str]) -> NightRo
 
 
 def _by_content(night: Night, last: Night) -> dict[str, str]:
-    """Return the tasks that only the earlier night has, by hash, if no other task of either night has that hash."""
+    """Return by hash the tasks of `night` that `last` has under another name: each night has the hash once."""
     now = set(last.table.tasks)
     held, holds = Counter(night.hashes.values()), Counter(last.hashes.values())
     gone = (task for task in night.table.tasks if task not in now)
