@@ -568,10 +568,10 @@ class Trial:
         try:
             self._write(result)
         except OSError as error:
-            # A reward without its evidence is only a claim.
             failed = ErrorInfo.of(TrialError("result_unwritable", f"{self._directory}: {error}"))
-            lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
-            result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
+            result = self._without_reward(result, failed)
+        except Exception as error:  # noqa: BLE001 - a bug costs its trial, not the run
+            result = self._write_without_trajectory(result, error)
         self.result = result
         # Before the event: if this process is killed now, its sandbox is removed as a leftover, not kept to continue.
         self._forget()
@@ -594,6 +594,28 @@ class Trial:
             return final
 
         return tear_down
+
+    def _without_reward(self, result: TrialResult, error: ErrorInfo) -> TrialResult:
+        """Replace a result's reward by an error: a reward without its evidence is only a claim."""
+        lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
+        return result.model_copy(update={**lost, "error": error, "final": self._is_final(error)})
+
+    def _write_without_trajectory(self, result: TrialResult, error: Exception) -> TrialResult:
+        """Write a trial whose trajectory could not be stored because of a bug, and return its result.
+
+        The steps that were stored while the agent worked remain in steps.jsonl.
+        """
+        failed = self._progress.error
+        if failed is None or failed.type != "internal":
+            before = f"{failed.type}: {failed.message}; then " if failed is not None else ""
+            self._fail(TrialError("internal", f"{before}{type(error).__name__}: {error}"))
+            self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
+            self._hide_secrets_in_traceback()
+        assert self._progress.error is not None
+        result = self._without_reward(result, self._progress.error)
+        with contextlib.suppress(Exception):
+            self._write(result, with_trajectory=False)
+        return result
 
     def _record_replay(self) -> None:
         """Record a replay of the trial, if there was one."""
@@ -620,14 +642,14 @@ class Trial:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _write(self, result: TrialResult) -> None:
+    def _write(self, result: TrialResult, *, with_trajectory: bool = True) -> None:
         """Write the files of each part, and the result. Raises OSError."""
         whole = next((part for part in self._progress.parts if part.task.step is None), None)
         for part in self._progress.parts:
             if part is not whole:
-                write_files(part.directory, part.trajectory, part.files)
+                write_files(part.directory, part.trajectory if with_trajectory else None, part.files)
         files = {**self._progress.files, **(whole.files if whole else {})}
-        write_trial(self._directory, result, whole.trajectory if whole else None, files)
+        write_trial(self._directory, result, whole.trajectory if whole and with_trajectory else None, files)
 
     @property
     def _directory(self) -> Path:

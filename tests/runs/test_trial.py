@@ -376,6 +376,30 @@ async def test_a_bug_leaves_its_traceback_beside_the_result(bench: MakeBench, ma
     assert "in does" in (made.directory / "traceback.txt").read_text()
 
 
+def unstorable() -> Trajectory:
+    """A trajectory that JSON cannot hold, since a list of its reply contains itself."""
+    loop: list[Any] = []
+    loop.append(loop)
+    return STEPS.model_copy(update={"warnings": {"bug": loop}})
+
+
+@pytest.mark.parametrize("error", [None, TrialError("endpoint_unavailable", "503 for an hour")])
+async def test_a_trajectory_that_cannot_be_stored_is_a_bug_that_costs_its_trial_only(
+    bench: MakeBench, make_task: MakeTask, error: TrialError | None
+) -> None:
+    made = bench()
+    ended = AgentReport(Outcome.FINISHED, unstorable())
+    agent = raising(error, unstorable()) if error is not None else ScriptedAgent(lambda _: ended)
+    result = await made.run(Task.read(make_task()), agent)
+    assert result.error is not None and (result.error.type, result.reward) == ("internal", None)
+    assert "Circular reference" in result.error.message
+    assert ("503 for an hour" in result.error.message) is (error is not None)
+    assert "write_files" in (made.directory / "traceback.txt").read_text()
+    stored = TrialResult.model_validate_json((made.directory / "result.json").read_bytes())
+    assert (stored.error, stored.reward) == (result.error, None)
+    assert not (made.directory / "trajectory.json").exists()
+
+
 async def test_steps_before_a_failure_are_kept(bench: MakeBench, make_task: MakeTask) -> None:
     made = bench()
     error = TrialError("endpoint_unavailable", "503 for an hour")
