@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from results_on_disk import results_in
 
 from tbench.agents.packages import _directory
 from tbench.agents.recipe import known_recipes, load_recipe
 from tbench.files import cache_home
 from tbench.locks import hold_lock
+from tbench.results import TrialResult
 
 PULL_SEC = 900.0
 TOOL_CALLERS = [name for name in known_recipes() if load_recipe(name).calls_tools]
@@ -54,6 +58,21 @@ def run(folder: Path, tasks: Path, agent: str, url: str, *more: str, seconds: in
     assert len(lines) == 1, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(lines[0])
     return found
+
+
+def run_killed_once(folder: Path, tasks: Path, agent: str, url: str, kill: threading.Event) -> TrialResult:
+    """Run one trial of an agent, kill the run at an event, resume it, and return the trial's result."""
+    command = [sys.executable, "-m", "tbench", "run", str(tasks), "--agent", agent, "--base-url", url]
+    command += ["--verify", "shared", "--retries", "0", "--output", str(folder / "run")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        was_set = kill.wait(600)
+        running.kill()
+    assert was_set
+    resume = [sys.executable, "-m", "tbench", "resume", str(folder / "run")]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = (each for each in results_in(folder / "run") if each.final)
+    return result
 
 
 def trajectory(folder: Path, task: str = "small-task") -> dict[str, Any]:

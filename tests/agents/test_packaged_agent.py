@@ -289,27 +289,6 @@ def test_a_real_agent_solves_bundled_tasks_without_a_network(
     ]
 
 
-EDIT = """Here it is.
-
-{path}
-```
-{content}```
-"""
-
-
-@pytest.mark.slow
-def test_aider_edits_files_of_a_bundled_task_without_a_network(tmp_path: Path, tools_volume: str, pulled: Pull) -> None:
-    pulled("aider")
-    script = (TIDY / "free-slots-bug" / "solution" / "solve.sh").read_text()
-    code = script.split("<<'PY'\n", 1)[1].split("PY\n", 1)[0]
-    with ToolCallingServer([]) as server:
-        server.text = EDIT.format(path="slots.py", content=code)
-        result = run(tmp_path, TIDY, "aider", server.base_url, "-t", "free-slots-bug", *PATIENT, seconds=1500)
-    assert (result["error"], result["reward"], result["outcome"], result["steps"]) == (None, 1.0, "finished", 1)
-    directory = tmp_path / "run" / "trials" / "free-slots-bug" / "seed-0"
-    assert "slots.py" in (directory / "agent" / "chat.md").read_text()
-
-
 ONLY_BUSYBOX = """FROM scratch
 COPY busybox /bin/busybox
 RUN ["/bin/busybox", "--install", "-s", "/bin"]

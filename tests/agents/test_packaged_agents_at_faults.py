@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from packaged_trials import TOOL_CALLERS, Pull, run, trajectory
-from results_on_disk import results_in
+from packaged_trials import TOOL_CALLERS, Pull, run, run_killed_once, trajectory
 from tool_calling_server import ToolCallingServer, called
 
 import tbench
@@ -22,7 +21,9 @@ from tbench.serving import JsonHandler
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 TOML = "[agent]\ntimeout_sec = {seconds}\n[environment]\nmemory_mb = 1024\nallow_internet = false\n"
-OUTAGE_SEC = 60.0
+OUTAGE_SEC = 130.0
+OUTAGE_TASK_SEC = 120.0
+"""Time of the task during an outage that is longer; agents start within a fraction of it, also on a busy machine."""
 
 Try = Callable[..., dict[str, Any]]
 
@@ -58,9 +59,11 @@ class AwayServer(ToolCallingServer):
 
 
 @pytest.mark.parametrize("agent", TOOL_CALLERS)
-def test_a_minute_without_an_endpoint_is_sat_out_and_counted_as_waiting(agent: str, try_agent: Try) -> None:
+def test_an_outage_longer_than_the_tasks_time_is_sat_out_and_costs_the_agent_no_time(
+    agent: str, try_agent: Try
+) -> None:
     server = AwayServer(["ls /app", "touch /app/done"])
-    result = try_agent(agent, server)
+    result = try_agent(agent, server, seconds=OUTAGE_TASK_SEC)
     assert (result["error"], result["reward"]) == (None, 1.0)
     assert result["timings"]["waited_sec"] >= OUTAGE_SEC - 1
     assert server.refused > 3
@@ -89,17 +92,9 @@ def test_a_killed_run_goes_on_with_a_new_agent_that_gets_the_recorded_replies(
     pulled(agent)
     server = HoldingServer(["ls /app", "touch /app/done"])
     server.is_asked = threading.Event()
-    tasks, folder = make_task(toml=TOML.format(seconds=1500)).parent, tmp_path / "run"
-    command = [sys.executable, "-m", "tbench", "run", str(tasks), "--agent", agent, "--verify", "shared"]
+    tasks = make_task(toml=TOML.format(seconds=1500)).parent
     with server:
-        command += ["--base-url", server.base_url, "--retries", "0", "--output", str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-            assert server.is_asked.wait(600)
-            running.kill()
-        resume = [sys.executable, "-m", "tbench", "resume", str(folder)]
-        done = subprocess.run(resume, capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (result,) = (each for each in results_in(folder) if each.final)
+        result = run_killed_once(tmp_path, tasks, agent, server.base_url, server.is_asked)
     assert (result.error, result.reward, result.steps) == (None, 1.0, 3)
     assert [each.how for each in result.went_on] == ["replayed"]
     # The first reply was not asked for again.
@@ -147,7 +142,8 @@ class CuttingServer(ToolCallingServer):
 def test_an_agent_that_gives_up_on_cut_replies_is_judged(agent: str, try_agent: Try, tmp_path: Path) -> None:
     result = try_agent(agent, CuttingServer(["touch /app/done"]))
     assert (result["error"], result["reward"]) == (None, 1.0)
-    assert result["outcome"] == ("finished" if agent == "mini-swe-agent" else "format_limit")
+    # The others end with exit code 0, as if the work was done.
+    assert result["outcome"] == ("format_limit" if agent in ("claude-code", "codex") else "finished")
     assert [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]] == [False] + [True] * (result["steps"] - 1)
 
 
