@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -79,6 +81,18 @@ class AwayServer(EditingServer):
         return handler.close_connection
 
 
+class CuttingServer(EditingServer):
+    """Cuts every reply but the first."""
+
+    def fault(self, turn: int, handler: JsonHandler) -> bool:
+        if was_nameless(self.bodies[-1]) == 0:
+            return False
+        usage = {"prompt_tokens": 100, "completion_tokens": 16384, "total_tokens": 16484}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "done\n```\nha"}, "finish_reason": "length"}
+        handler.send_json(200, {"id": "c", "model": "tiny", "choices": [choice], "usage": usage})
+        return True
+
+
 def test_aider_edits_files_of_a_bundled_task_without_a_network(tmp_path: Path, tools_volume: str, pulled: Pull) -> None:
     pulled("aider")
     script = (TIDY / "free-slots-bug" / "solution" / "solve.sh").read_text()
@@ -134,6 +148,33 @@ def test_aider_sits_out_a_busy_endpoint_and_an_outage_longer_than_the_tasks_time
         result = run(tmp_path, tasks, "aider", server.base_url, seconds=1500)
     assert (result["error"], result["reward"], result["steps"]) == (None, 1.0, 2)
     assert result["timings"]["waited_sec"] >= OUTAGE_SEC - 1
+
+
+def test_aider_that_gives_up_on_cut_replies_is_judged(
+    tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull
+) -> None:
+    pulled("aider")
+    with CuttingServer() as server:
+        result = run(tmp_path, make_task(toml=TOML.format(seconds=1500)).parent, "aider", server.base_url, seconds=1500)
+    assert (result["error"], result["outcome"], result["reward"]) == (None, "finished", 0.0)
+    cut = [step["reply"]["cut"] for step in trajectory(tmp_path)["steps"]]
+    assert cut == [False] + [True] * (len(cut) - 1)
+
+
+def test_a_trial_of_aider_is_forked_by_replaying_its_first_reply(
+    tmp_path: Path, make_task: MakeTask, tools_volume: str, pulled: Pull
+) -> None:
+    pulled("aider")
+    tasks = make_task(toml=TOML.format(seconds=1500)).parent
+    with EditingServer(nameless=9) as server:
+        assert run(tmp_path, tasks, "aider", server.base_url, seconds=1500)["reward"] == 0.0
+    with EditingServer() as better:
+        command = [sys.executable, "-m", "tbench", "fork", str(tmp_path / "run" / "small-task" / "0"), "--at-step", "2"]
+        command += ["--base-url", better.base_url, "--output", str(tmp_path / "fork")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 forks at step 2" in done.stdout
+    assert all(was_nameless(body) for body in better.bodies if len(body["messages"]) > 1)
 
 
 @pytest.mark.parametrize(
