@@ -237,6 +237,23 @@ def test_an_agent_whose_context_is_full_compacts_its_conversation_and_goes_on(
     assert 0 < len(calls) < 9
 
 
+class EndlessServer(LongServer):
+    """Solves the task, then prints much in every turn."""
+
+    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+        if len(body["messages"]) == 1:
+            return {"role": "assistant", "content": "Hello."}
+        self.turns += 1
+        return called(body, self.turns, f"touch /app/done; seq {self.turns}0000 {self.turns}2000")
+
+
+def test_an_agent_that_cannot_compact_ends_at_a_full_context_and_is_judged(try_agent: Try) -> None:
+    server = EndlessServer([])
+    server.longest = 16_000
+    result = try_agent("mini-swe-agent", server, "--steps", "50")
+    assert (result["error"], result["outcome"], result["reward"]) == (None, "context_limit", 1.0)
+
+
 @pytest.mark.parametrize("agent", TOOL_CALLERS)
 def test_the_limit_of_steps_ends_an_agent(agent: str, try_agent: Try) -> None:
     result = try_agent(agent, ToolCallingServer(["ls /app"] * 9), "--steps", "2")
