@@ -144,7 +144,11 @@ class Connections:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, theirs)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, theirs)
+        except BaseException:
+            ours.close()
+            raise
         reader, writer = await asyncio.open_connection(sock=ours)
         self._open[number] = writer
         pump = asyncio.create_task(self._send_back(stream, number, reader), name=f"gateway connection {number}")
