@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -183,13 +184,21 @@ _DRAWS = re.compile(
     r"|\buuid\.uuid[14]\(\)[^\n]*assert|\bdefault_rng\(\)"
 )
 _NOW = re.compile(r"\b(?:datetime\.(?:now|today|utcnow)|date\.today)\(")
+_WRITES_ONE = re.compile(r"(?:echo|printf)\s+(?:-n\s+)?[\"']?1(?:\.0)?[\"']?\s*>")
+_OPENS = re.compile(r"(?:^|[;&|]\s*|\b(?:then|do|else)\s+)(?:if|case|for|while|until)\b|\{$|\($")
+_CLOSES = re.compile(r"(?:^|[;&]\s*)(?:fi|esac|done)\b|^[})]")
+_MAY_END = re.compile(r"\b(?:exit|exec|return|trap)\b|\bset -\w*e|\berrexit\b|(?:&&|\|\|)\s*\\?$")
+_CLOCK = re.compile(r"\btime\.(?:time|monotonic|perf_counter)\(\)|\b(?:perf_counter|monotonic)\(\)")
+_SLOWEST_SEC = 10.0
+"""Limit in a test below which a busy machine may exceed it."""
 _HARMLESS = {"print", "len", "str", "Path", "os.path.join", "os.path.exists"}
 _MISSING = "passes if the files that it looks for are missing"
+_FINDS = re.compile(r"\b(?:listdir|scandir|iterdir|i?r?glob|walk)\(")
 _EXISTS = re.compile(r"\bexists\(|\bis_file\(|\bisfile\(|\bis_dir\(")
 
 
 def unrepeatable_tests(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield tests whose verdict depends on an unseeded draw or on the day."""
+    """Yield tests whose verdict depends on an unseeded draw, on the day, or on the speed of the machine."""
     for path, text, tree in python_tests(texts):
         if not _SEEDS.search(text) and (found := _DRAWS.search(text)):
             line = text.count("\n", 0, found.start()) + 1
@@ -198,6 +207,30 @@ def unrepeatable_tests(texts: TaskTexts) -> Iterator[Hint]:
             if isinstance(node, ast.Assert) and _NOW.search(ast.unparse(node)):
                 yield Hint(path, f"line {node.lineno}: compares with the time of the run", "not repeatable")
                 break
+        for line, seconds in _time_limits(tree):
+            words = f"line {line}: fails if {seconds:g} s are exceeded, as on a busy machine"
+            yield Hint(path, words, "not repeatable")
+
+
+def _time_limits(tree: ast.Module) -> Iterator[tuple[int, float]]:
+    """Yield line and seconds of each assertion that a measured time is below a few seconds."""
+    nodes = list(ast.walk(tree))
+    spans = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _CLOCK.search(ast.unparse(node.value))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in nodes:
+        test = node.test if isinstance(node, ast.Assert) else None
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Lt | ast.LtE):
+            continue
+        limit = test.comparators[0]
+        is_span = (isinstance(test.left, ast.Name) and test.left.id in spans) or _CLOCK.search(ast.unparse(test.left))
+        seconds = limit.value if isinstance(limit, ast.Constant) and isinstance(limit.value, int | float) else math.inf
+        if is_span and seconds < _SLOWEST_SEC:
+            yield test.lineno, seconds
 
 
 def empty_tests(texts: TaskTexts) -> Iterator[Hint]:
@@ -209,14 +242,23 @@ def empty_tests(texts: TaskTexts) -> Iterator[Hint]:
         for node, why in tests:
             if why and not (why == _MISSING and requires_files):
                 yield Hint(path, f"line {node.lineno}: {node.name} {why}", "always passes")
-    script = texts.tests.get("test.sh", "")
-    lines = [line for line in _commands(script) if "reward." in line]
-    if len(lines) == 1 and _writes_one(lines[0]) and not re.search(r"\bif\b|&&|\|\||\bset -\w*e|\$\?|\bcase\b", script):
+    if _always_writes_one(texts.tests.get("test.sh", "")):
         yield Hint(texts.test_path("test.sh"), "writes a reward of 1 whatever happens before", "always passes")
 
 
-def _writes_one(line: str) -> bool:
-    return re.search(r"\b(?:echo|printf)\s+(?:-n\s+)?[\"']?1(?:\.0)?[\"']?\s*>", line) is not None
+def _always_writes_one(script: str) -> bool:
+    """Whether a script writes its only reward, 1, outside of all blocks and behind no command that may end it."""
+    before: list[str] = []
+    lines = iter(_commands(script))
+    for line in lines:
+        if "reward." in line:
+            depth = sum(len(_OPENS.findall(each)) - len(_CLOSES.findall(each)) for each in before)
+            may_end = any(map(_MAY_END.search, before))
+            return (
+                _WRITES_ONE.match(line) is not None and depth == 0 and not may_end and "reward." not in "".join(lines)
+            )
+        before.append(line)
+    return False
 
 
 def _passes_why(test: ast.FunctionDef) -> str:
@@ -240,12 +282,64 @@ def _passes_why(test: ast.FunctionDef) -> str:
 
 
 def _is_guard(node: ast.stmt) -> bool:
+    """Whether a block runs only if files exist: below a condition, or for each file that is found."""
+    if isinstance(node, ast.For):
+        return _FINDS.search(ast.unparse(node.iter)) is not None
     return (
         isinstance(node, ast.If)
         and not node.orelse
         and _EXISTS.search(ast.unparse(node.test)) is not None
         and not (isinstance(node.test, ast.UnaryOp))
     )
+
+
+# What the agent's container has of tests and answers
+
+_ANSWER = re.compile(r"(?:^|[_.-])(?:expected|truth|answers?|gold(?:en)?|oracle|solutions?)(?:[_.-]|$)", re.IGNORECASE)
+"""Names of files with results that tests expect."""
+_RUNS = re.compile(
+    r"(?:^|[;&|(]\s*|\b(?:then|do|else|if|!)\s+)(?:(?:python3?|bash|sh|node|perl|ruby)\s+(?:-\w+\s+)*)?"
+    r"(/[\w./-]+\.(?:py|sh|js|pl|rb))(?!\S)"
+)
+"""A script that a command runs by its absolute path."""
+_CHECKS_SUMS = re.compile(r"sum\s+(?:-\S+\s+)*(?:-c|--check)\s+(?:-\S+\s+)*[\"']?(/[\w./@+-]+)")
+
+
+def reachable_answers(texts: TaskTexts) -> Iterator[Hint]:
+    """Yield files of the agent's container in which tests look up what to expect: the agent can change them."""
+    if texts.task.file.verifier.is_separate:
+        return
+    for name, text in texts.tests.items():
+        for path, line in dict(reversed(expected_paths(text))).items() if name.endswith(".py") else ():
+            file = path.rpartition("/")[2]
+            is_known = file not in texts.instruction and texts.is_in_environment(file)
+            if _ANSWER.search(file) and is_agent_path(path) and is_known:
+                words = f"line {line}: {path} is in the agent's container: it can read and change what the tests expect"
+                yield Hint(texts.test_path(name), words, "answer in reach")
+    for place, script in _shell(texts):
+        for path in dict.fromkeys(each for line in _commands(script) for each in _CHECKS_SUMS.findall(line)):
+            if is_agent_path(path) and path not in texts.instruction and texts.is_in_environment(path):
+                words = f"compares with checksums in {path}, which is in the agent's container: the agent can change it"
+                yield Hint(place, words, "answer in reach")
+
+
+def replaceable_checkers(texts: TaskTexts) -> Iterator[Hint]:
+    """Yield scripts of the agent's image that the tests run, and that the instruction does not mention."""
+    files = {name.rpartition("/")[2] for name in texts.environment}
+    for path, script in _shell(texts) if not texts.task.file.verifier.is_separate else ():
+        for program in dict.fromkeys(each for line in _commands(script) for each in _RUNS.findall(line)):
+            name = program.rpartition("/")[2]
+            is_made = re.search(rf"(?:\bcp|\bmv|\bln|>)[^\n]*{re.escape(name)}", script) is not None
+            if is_agent_path(program) and name in files and name not in texts.instruction and not is_made:
+                words = f"runs {program}, which is in the agent's container: the agent can change it"
+                yield Hint(path, words, "agent can change")
+
+
+def compiled_files(texts: TaskTexts) -> Iterator[Hint]:
+    """Yield a cache of compiled Python files beside the Dockerfile: it shows code that was not to be in the image."""
+    if "__pycache__" in texts.names:
+        words = "contains __pycache__, whose compiled files show the code that they were made of"
+        yield Hint(texts.path / "environment", words, "left over")
 
 
 # Instruction, and artifacts for a separate verifier
@@ -334,6 +428,9 @@ _PITFALLS: tuple[Callable[[TaskTexts], Iterator[Hint]], ...] = (
     counted_cpus,
     unrepeatable_tests,
     empty_tests,
+    reachable_answers,
+    replaceable_checkers,
+    compiled_files,
     wrong_limits,
     relative_results,
     not_handed_over,

@@ -20,6 +20,7 @@ OFFLINE = "[environment]\nallow_internet = false\n"
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 DOCKERFILE, TEST, PYTHON = "environment/Dockerfile", "tests/test.sh", "tests/test_outputs.py"
 TOML, INSTRUCTION, SOLUTION = "task.toml", "instruction.md", "solution/solve.sh"
+COMPARES = "def test_a():\n    assert result() == open('{}').read()\n"
 SEEDED = "random.seed(3)\n"
 HAS_PYTEST = {DOCKERFILE: f"{BASE}RUN pip install pytest==8.4.1\n"}
 
@@ -79,6 +80,36 @@ FAULTS: list[tuple[str, Files, Files]] = [
         {PYTHON: "def test_a():\n    assert out.exists()\n    assert out.read_text() == '1'\n"},
     ),
     (
+        "always passes",
+        {PYTHON: "def test_a():\n    for each in os.listdir('/app/out'):\n        assert each.endswith('.ok')\n"},
+        {PYTHON: "def test_a():\n    assert [each for each in os.listdir('/app/out') if each.endswith('.ok')]\n"},
+    ),
+    (
+        "always passes",
+        {TEST: "ls /app || true\nif [ -e /x ]; then rm /x; fi\necho 1 > /logs/verifier/reward.txt\n"},
+        {TEST: "if [ -e /app/x ]; then\n  echo 1 > /logs/verifier/reward.txt\nfi\n"},
+    ),
+    (
+        "not repeatable",
+        {PYTHON: "def test_a():\n    took = time.monotonic() - begun()\n    assert took < 2\n"},
+        {PYTHON: "def test_a():\n    took = time.monotonic() - begun()\n    assert took < 60\n"},
+    ),
+    (
+        "answer in reach",
+        {DOCKERFILE: f"{BASE}RUN echo 4 > /app/expected.txt\n", PYTHON: COMPARES.format("/app/expected.txt")},
+        {PYTHON: COMPARES.format("/tests/expected.txt")},
+    ),
+    (
+        "answer in reach",
+        {DOCKERFILE: f"{BASE}RUN sha256sum /app/a > /app/sums\n", TEST: f"sha256sum --quiet -c /app/sums\n{GRADE}"},
+        {TEST: f"sha256sum --quiet -c /tests/sums\n{GRADE}"},
+    ),
+    (
+        "agent can change",
+        {"environment/grade.py": "print(1)\n", TEST: f"python3 -I /app/grade.py\n{GRADE}"},
+        {TEST: f"cp /tests/grade.py /app/grade.py\npython3 -I /app/grade.py\n{GRADE}"},
+    ),
+    (
         "unclear",
         {TOML: LIMIT, INSTRUCTION: "You have 1 hour to finish.\n"},
         {INSTRUCTION: "You have 10 minutes.\n"},
@@ -90,6 +121,13 @@ FAULTS: list[tuple[str, Files, Files]] = [
         {TOML: f'artifacts = ["/app"]\n{SEPARATE}'},
     ),
 ]
+
+
+def test_compiled_files_beside_the_dockerfile_are_named(make_task: MakeTask) -> None:
+    path = make_task()
+    assert kinds(path) == []
+    (path / "environment/__pycache__").mkdir()
+    assert kinds(path) == ["left over"]
 
 
 def kinds(path: Path) -> list[str]:
