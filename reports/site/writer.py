@@ -123,10 +123,11 @@ _Sources = tuple[Sequence[Path], Path, Sequence[NightlySeries]]
 
 def help_writing() -> None:
     """Write the pages of single runs, as another process has asked for on the standard input."""
-    (roots, index, lanes), out, paths = pickle.load(sys.stdin.buffer)
+    sources, out, paths = pickle.load(sys.stdin.buffer)
+    roots, index, lanes = sources
     with RunHistory.open(index) as history:
         site = gather(history, roots, lanes, kept=KeptRuns(run.page_summary))
-        _Writing(site, out).write_runs([each for each in site.runs if each.row.path in paths])
+        _Writing(site, out, sources).write_runs([each for each in site.runs if each.row.path in paths])
 
 
 @contextlib.contextmanager
@@ -137,9 +138,9 @@ def _helped(sources: _Sources, out: Path, runs: Sequence[SiteRun]) -> Iterator[S
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = max(1, min(cpus, _MAX_PROCESSES, len(runs) // _SHARE))
-    size = -(-len(runs) // count)
+    size = -(-len(runs) // count) or 1
     with contextlib.ExitStack() as helpers:
-        for start in range(size, len(runs), size) if size else ():
+        for start in range(size, len(runs), size):
             asked = pickle.dumps((sources, out, {each.row.path for each in runs[start : start + size]}))
             helper = subprocess.Popen(
                 [sys.executable, "-P", "-c", _HELP],
@@ -160,8 +161,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Writing:
-    def __init__(self, site: Site, out: Path, sources: _Sources | None = None) -> None:
-        """With `sources`, further processes may help."""
+    def __init__(self, site: Site, out: Path, sources: _Sources) -> None:
         self._site, self._out, self._sources = site, out, sources
         self._notes = list(site.notes)
 
@@ -169,11 +169,10 @@ class _Writing:
         write_assets(self._out)
         runs, stamps = self._site.runs, [self._stamp(each) for each in self._site.runs]
         stale = [each for each, own in zip(runs, stamps, strict=True) if not self._has_trials(each, own)]
-        if self._sources is not None and len(stale) > _SHARE:
-            with _helped(self._sources, self._out, stale) as own_share:
-                self.write_runs(own_share)
+        with _helped(self._sources, self._out, stale) as own_share:
+            self.write_runs(own_share)
+            self._write_pages_of_all(stamps)
         self._notes += self.write_runs(runs)
-        self._write_pages_of_all(stamps)
         return WrittenSite(self._out / OVERVIEW, self._site, len(runs) - len(stale), tuple(self._notes))
 
     def write_runs(self, runs: Sequence[SiteRun]) -> list[str]:
