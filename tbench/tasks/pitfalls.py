@@ -249,7 +249,7 @@ def empty_tests(texts: TaskTexts) -> Iterator[Hint]:
 def _always_writes_one(script: str) -> bool:
     """Whether a script writes its only reward, 1, outside of all blocks and behind no command that may end it."""
     before: list[str] = []
-    lines = iter(_commands(script))
+    lines = (part.strip() for line in _commands(script) for part in line.split(";"))
     for line in lines:
         if "reward." in line:
             depth = sum(len(_OPENS.findall(each)) - len(_CLOSES.findall(each)) for each in before)

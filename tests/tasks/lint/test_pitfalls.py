@@ -90,6 +90,11 @@ FAULTS: list[tuple[str, Files, Files]] = [
         {TEST: "if [ -e /app/x ]; then\n  echo 1 > /logs/verifier/reward.txt\nfi\n"},
     ),
     (
+        "always passes",
+        {TEST: "echo fine; echo 1 > /logs/verifier/reward.txt\n"},
+        {TEST: "if grep -q x /app/a; then echo 1 > /logs/verifier/reward.txt; fi\n"},
+    ),
+    (
         "not repeatable",
         {PYTHON: "def test_a():\n    took = time.monotonic() - begun()\n    assert took < 2\n"},
         {PYTHON: "def test_a():\n    took = time.monotonic() - begun()\n    assert took < 60\n"},
