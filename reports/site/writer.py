@@ -9,7 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,6 +139,7 @@ def _helped(sources: _Sources, out: Path, runs: Sequence[SiteRun]) -> Iterator[S
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = max(1, min(cpus, _MAX_PROCESSES, len(runs) // _SHARE))
     size = -(-len(runs) // count) or 1
+    started: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as helpers:
         for start in range(size, len(runs), size):
             asked = pickle.dumps((sources, out, {each.row.path for each in runs[start : start + size]}))
@@ -146,95 +147,91 @@ def _helped(sources: _Sources, out: Path, runs: Sequence[SiteRun]) -> Iterator[S
                 [sys.executable, "-P", "-c", _HELP],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
-            helpers.enter_context(helper)
+            started.append(helpers.enter_context(helper))
             helpers.callback(helper.kill)
-            helpers.callback(_wait, helper)
             assert helper.stdin is not None
             with contextlib.suppress(OSError), helper.stdin:
                 helper.stdin.write(asked)
         yield runs[:size]
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_HELP_SEC)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for helper in started:
+                helper.wait(_HELP_SEC)
 
 
 class _Writing:
     def __init__(self, site: Site, out: Path, sources: _Sources) -> None:
         self._site, self._out, self._sources = site, out, sources
-        self._notes = list(site.notes)
+        self._stamps = {
+            each.slug: f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}" for each in site.runs
+        }
+        """Stamps of the runs' files, and of the code that makes pages of them, by slug."""
 
     def write(self) -> WrittenSite:
         write_assets(self._out)
-        runs, stamps = self._site.runs, [self._stamp(each) for each in self._site.runs]
-        stale = [each for each, own in zip(runs, stamps, strict=True) if not self._has_trials(each, own)]
+        runs = self._site.runs
+        stale = [each for each in runs if not self._has_trials(each)]
         with _helped(self._sources, self._out, stale) as own_share:
             self.write_runs(own_share)
-            self._write_pages_of_all(stamps)
-        self._notes += self.write_runs(runs)
-        return WrittenSite(self._out / OVERVIEW, self._site, len(runs) - len(stale), tuple(self._notes))
+            self._write_pages_of_all()
+        notes = (*self._site.notes, *self.write_runs(runs))
+        return WrittenSite(self._out / OVERVIEW, self._site, len(runs) - len(stale), notes)
 
     def write_runs(self, runs: Sequence[SiteRun]) -> list[str]:
         """Write the pages of single runs that are missing or out of date; return why some could not be read."""
         problems = []
         for each in runs:
             try:
-                self._write_run(each, self._stamp(each))
+                self._write_run(each)
             except RunUnreadable as problem:
                 problems.append(str(problem))
         return problems
 
-    def _stamp(self, each: SiteRun) -> str:
-        """Return the stamp of a run's files, and of the code that makes pages of them."""
-        return f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}"
-
-    def _has_trials(self, each: SiteRun, own: str) -> bool:
-        """Whether the trials of a run were written from files with this stamp."""
-        return (_content(self._folder(each) / _STAMP_NAME) or "").startswith(f"{own}\n")
+    def _has_trials(self, each: SiteRun) -> bool:
+        """Whether the trials of a run were written from its files as they are."""
+        return (_content(self._folder(each) / _STAMP_NAME) or "").startswith(f"{self._stamps[each.slug]}\n")
 
     def _folder(self, each: SiteRun) -> Path:
         return self._out / Path(run_page(each.slug)).parent
 
-    def _write_pages_of_all(self, stamps: Sequence[str]) -> None:
+    def _write_pages_of_all(self) -> None:
         """Write the pages that are about more than one run, unless nothing that they show has changed."""
         site, file = self._site, self._out / _STAMP_NAME
         series = [(each.key, each.name, each.rule, each.is_nightly, each.names, each.explained) for each in site.series]
-        known = repr((stamps, site.runs, series, site.notes)).encode("utf-8", "replace")
+        known = repr(([*self._stamps.values()], site.runs, series, site.notes)).encode("utf-8", "replace")
         fresh = hashlib.sha256(known).hexdigest()
         if _content(file) == fresh and (self._out / OVERVIEW).exists():
             return
         for name, text in _pages_of_all(site):
             self._put(name, text)
-        self._write_nights({each.slug: own for each, own in zip(site.runs, stamps, strict=True)})
+        self._write_nights()
         write_atomically(file, fresh.encode())
 
-    def _write_nights(self, stamps: Mapping[str, str]) -> None:
-        """Write the pages of nights that show something new; `stamps` are those of the runs' files, by slug."""
+    def _write_nights(self) -> None:
+        """Write the pages of nights that show something new."""
         site, file = self._site, self._out / Path(NIGHTS).parent / _STAMP_NAME
         known = set((_content(file) or "").split("\n"))
         fresh = []
         for name, runs in site.nights.items():
-            files = [stamps[run.slug] for run in (*runs, *night.good_runs(site, runs))]
+            files = [self._stamps[run.slug] for run in (*runs, *night.good_runs(site, runs))]
             shown = repr((files, night.shown_data(site, name, runs))).encode("utf-8", "replace")
             fresh.append(f"{hashlib.sha256(shown).hexdigest()} {night_page(name)}")
             if fresh[-1] not in known or not (self._out / night_page(name)).exists():
                 self._put(night_page(name), night.render(site, name, runs))
         write_atomically(file, "\n".join(fresh).encode())
 
-    def _write_run(self, each: SiteRun, own: str) -> None:
-        """Write the pages of a run that show something that changed; `own` is the stamp of its files."""
+    def _write_run(self, each: SiteRun) -> None:
+        """Write the pages of a run that show something that changed."""
         folder = self._folder(each)
         before = self._site.last_good_before(each)
         if before is not None:
             self._write_comparison(before, each, folder / _COMPARED_NAME)
-        fresh = f"{own}\n{run.data_from_other_runs(self._site, each)}"
+        fresh = f"{self._stamps[each.slug]}\n{run.data_from_other_runs(self._site, each)}"
         if _content(folder / _STAMP_NAME) == fresh:
             return
         stored = self._site.read_run(each)
         summary = self._site.kept.summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
-        if not self._has_trials(each, own):
+        if not self._has_trials(each):
             self._put(compare_data(each.slug), comparison.data(self._site, each))
             self._write_trials(each, stored)
         if each.row.status != "running":

@@ -13,6 +13,7 @@ from site_series import dropped, usual, write_night
 from written_trials import WrittenTrial, write_files_of
 
 from reports.site import night, writer
+from reports.site.content import NightlySeries
 from reports.site.writer import MARKER_NAME, write_site
 from tbench.errors import UsageError
 from tbench.nightly.pages import write_pages
@@ -58,7 +59,9 @@ def test_further_processes_write_the_same_pages(
 ) -> None:
     for number in range(6):
         a_night(tmp_path / "runs", number)
-    alone = write_site([tmp_path / "runs"], tmp_path / "alone")
+    nights = {tmp_path / "runs" / f"night-{number}": f"night {number}" for number in range(6)}
+    lanes = [NightlySeries("lane", nights, explained={[*nights][-1]: {"sentence": "It fell.", "parts": []}})]
+    alone = write_site([tmp_path / "runs"], tmp_path / "alone", lanes=lanes)
     rendered: list[object] = []
     render = writer.run.render
     monkeypatch.setattr(
@@ -67,7 +70,7 @@ def test_further_processes_write_the_same_pages(
     monkeypatch.setattr(writer, "_SHARE", 2)
     monkeypatch.setattr(writer, "_HELP", program)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
-    helped = write_site([tmp_path / "runs"], tmp_path / "helped")
+    helped = write_site([tmp_path / "runs"], tmp_path / "helped", lanes=lanes)
     assert (helped.unchanged, helped.notes) == (alone.unchanged, alone.notes) == (0, ())
     assert len(rendered) == own, "what a process fails to write is written here"
 
