@@ -154,9 +154,7 @@ class Trial:
             await self._leave()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is reported, and makes the run exit with 1
-            self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
-            self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
-            self._hide_secrets_in_traceback()
+            self._fail_by_bug(error)
         try:
             return await self._conclude()
         except BaseException:
@@ -168,6 +166,12 @@ class Trial:
         self._progress.error = self._redact(error)
         if self._progress.parts:
             self._progress.parts[-1].error = self._progress.error
+
+    def _fail_by_bug(self, error: Exception, before: str = "") -> None:
+        """Fail because of the exception that is being handled, and keep its traceback; `before` begins the message."""
+        self._fail(TrialError("internal", f"{before}{type(error).__name__}: {error}"))
+        self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
+        self._hide_secrets_in_traceback()
 
     def _note_loss(self) -> None:
         """If this attempt has lost its sandbox, keep the data with which another attempt can replay it."""
@@ -608,9 +612,7 @@ class Trial:
         failed = self._progress.error
         if failed is None or failed.type != "internal":
             before = f"{failed.type}: {failed.message}; then " if failed is not None else ""
-            self._fail(TrialError("internal", f"{before}{type(error).__name__}: {error}"))
-            self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
-            self._hide_secrets_in_traceback()
+            self._fail_by_bug(error, before)
         assert self._progress.error is not None
         result = self._without_reward(result, self._progress.error)
         with contextlib.suppress(Exception):
