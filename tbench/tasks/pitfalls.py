@@ -187,7 +187,7 @@ _NOW = re.compile(r"\b(?:datetime\.(?:now|today|utcnow)|date\.today)\(")
 _WRITES_ONE = re.compile(r"(?:echo|printf)\s+(?:-n\s+)?[\"']?1(?:\.0)?[\"']?\s*>")
 _OPENS = re.compile(r"(?:^|[;&|]\s*|\b(?:then|do|else)\s+)(?:if|case|for|while|until)\b|\{$|\($")
 _CLOSES = re.compile(r"(?:^|[;&]\s*)(?:fi|esac|done)\b|^[})]")
-_MAY_END = re.compile(r"\b(?:exit|exec|return|trap)\b|\bset -\w*e|\berrexit\b|(?:&&|\|\|)\s*\\?$")
+_MAY_END = re.compile(r"\b(?:exit|exec|return|trap)\b|\bset -\w*e|\berrexit\b|(?:&&|\|\|)$")
 _CLOCK = re.compile(r"\btime\.(?:time|monotonic|perf_counter)\(\)|\b(?:perf_counter|monotonic)\(\)")
 _SLOWEST_SEC = 10.0
 """Limit in a test below which a busy machine may exceed it."""
